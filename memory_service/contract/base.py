@@ -1,0 +1,52 @@
+"""The two shapes of a model on the wire: HTTP bodies in snake_case, configuration files in camelCase."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
+from pydantic.alias_generators import to_camel
+
+
+class Wire(BaseModel):
+    """A frozen HTTP body; a field it does not know is refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FileModel(BaseModel):
+    """A frozen part of a configuration file: camelCase in the file, snake_case in Python; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+def _storable(text: str) -> str:
+    """Refuse what no database can hold as text: NUL and lone surrogates."""
+    if "\x00" in text:
+        raise ValueError("contains U+0000, which cannot be stored; replace it, for example by U+FFFD")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError("contains a lone surrogate, which is not text; replace it, for example by U+FFFD") from error
+    return text
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError("has no time zone; send RFC 3339 with an offset, for example 2026-01-31T12:00:00Z")
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("is outside of the years 1 to 9999 in UTC") from error
+
+
+def _rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+"""A string that both databases can hold as it is."""
+
+Time = Annotated[datetime, AfterValidator(_aware), PlainSerializer(_rfc3339, return_type=str, when_used="json")]
+"""An aware time, in UTC inside, RFC 3339 with `Z` on the wire."""

@@ -1,0 +1,28 @@
+"""Every limit on what a caller can grow; docs/reference/limits.md lists them and a test keeps it so."""
+
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""Bytes of one request body; more is answered 413 before it is read."""
+MAX_HEADER_BYTES = 32 * 1024
+"""Bytes of all request headers together; more is 431."""
+MAX_TURNS_PER_WRITE = 500
+MAX_TURN_CHARS = 1_000_000
+"""Characters of one turn's text, its parts' texts included."""
+MAX_PARTS_PER_TURN = 256
+MAX_JSON_DEPTH = 32
+"""How deeply tool arguments, tool results and attributes may nest."""
+MAX_NAME_CHARS = 200
+MAX_QUERY_CHARS = 32_000
+MAX_TOP_K = 100
+MAX_TOKEN_BUDGET = 1_000_000
+MAX_FILTER_VALUES = 64
+MAX_FACT_CHARS = 16_000
+MAX_EVIDENCE_CHARS = 16_000
+MAX_TAGS = 32
+MAX_TAG_CHARS = 100
+MAX_ATTRIBUTES_BYTES = 16_384
+MAX_FACTS_PER_BATCH = 100
+MAX_PAGE = 1_000
+DEFAULT_PAGE = 100
+MAX_PRINCIPAL_CHARS = 1_000
+MAX_IMPORT_LINES = 1_000
+"""Lines of one import request; the command line sends as many requests as it takes."""
