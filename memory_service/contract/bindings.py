@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from memory_service.contract.base import FileModel, Time
-from memory_service.contract.ids import AGENT_PATTERN
+from memory_service.contract.ids import AgentIdentity
 from memory_service.contract.scopes import FailureMode, Scope, Tools
 
 BINDING_KEY_SUFFIX = ".json"
@@ -45,7 +45,7 @@ class BindingPolicy(FileModel):
 class Binding(BindingPolicy):
     """One row: the agent's identity, the ServiceAccount that proves it, and the policy."""
 
-    agent: Annotated[str, Field(pattern=AGENT_PATTERN)]
+    agent: AgentIdentity
     namespace: str
     service_account: str
     created_at: Time

@@ -28,7 +28,9 @@ class StorageConfig(FileModel):
     """Where memory lives."""
 
     type: StorageType = StorageType.LOCAL
-    data_dir: str | None = Field(default=None, description="local: the folder; the platform's user data folder if unset.")
+    data_dir: str | None = Field(
+        default=None, description="local: the folder; the platform's user data folder if unset."
+    )
     lock_wait_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0
     dsn: str | None = Field(default=None, description="external: a Postgres URL; prefer dsnFile.", repr=False)
     dsn_file: str | None = None
@@ -67,7 +69,8 @@ class EmbeddingConfig(FileModel):
     query_timeout_seconds: Seconds = 2
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
     input_tokens: Annotated[int, Field(ge=16)] | None = Field(
-        default=None, description="Longest input of the model; longer text is cut into chunks whose vectors are averaged."
+        default=None,
+        description="Longest input of the model; longer text is cut into chunks whose vectors are averaged.",
     )
 
     @model_validator(mode="after")
@@ -102,7 +105,9 @@ class ExtractionConfig(FileModel):
     idle_seconds: Annotated[float, Field(ge=0)] = Field(
         default=900, description="A session without writes for this long is extracted by the sweeper."
     )
-    min_turns: Annotated[int, Field(ge=1)] = Field(default=8, description="Turns that wait before extraction starts by itself.")
+    min_turns: Annotated[int, Field(ge=1)] = Field(
+        default=8, description="Turns that wait before extraction starts by itself."
+    )
 
 
 class ShortTermConfig(FileModel):

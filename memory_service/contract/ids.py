@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-AGENT_PATTERN = rf"^kaos://agent/{_LABEL}/(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*$"
+AGENT_PATTERN = rf"^kaos://agent/{_LABEL}/{_LABEL}(\.{_LABEL})*$"
 SESSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$"
 WORKSPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
@@ -24,9 +24,10 @@ LOCAL_AGENT = "kaos://agent/local/default"
 LOCAL_ISSUER = "local"
 """The issuer of principals in the modes `none` and `static`."""
 
-SessionId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
-FactKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$")]
-Workspace = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
-TurnId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
-Id = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
+AgentIdentity = Annotated[str, StringConstraints(pattern=AGENT_PATTERN, max_length=331)]
+SessionId = Annotated[str, StringConstraints(pattern=SESSION_PATTERN)]
+FactKey = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
+Workspace = Annotated[str, StringConstraints(pattern=WORKSPACE_PATTERN)]
+TurnId = Annotated[str, StringConstraints(pattern=TURN_ID_PATTERN)]
+Id = Annotated[str, StringConstraints(pattern=UUID_PATTERN)]
 """The id of a fact, a job, a receipt or a proposal: a lower-case UUID."""

@@ -63,4 +63,6 @@ class Filters(Wire):
     since: Time | None = None
     until: Time | None = None
     min_importance: Annotated[float, Field(ge=0, le=1)] | None = None
-    as_of: Time | None = Field(default=None, description="Facts as they were valid at this time, superseded ones included.")
+    as_of: Time | None = Field(
+        default=None, description="Facts as they were valid at this time, superseded ones included."
+    )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from memory_service.contract.base import Text, Time, Wire
-from memory_service.contract.ids import AGENT_PATTERN, SessionId, Workspace
+from memory_service.contract.ids import AgentIdentity, SessionId, Workspace
 from memory_service.contract.limits import MAX_IMPORT_LINES, MAX_PRINCIPAL_CHARS
 from memory_service.contract.turns import Turn
 from memory_service.contract.verbs import Degraded
@@ -123,8 +123,10 @@ class ErasureSubject(Wire):
     """Whose memory an admin erases: exactly one of a principal (`<issuer>#<subject>`), an agent, or an agent's session."""
 
     principal: Annotated[Text, Field(min_length=3, max_length=MAX_PRINCIPAL_CHARS, pattern=r"^[^#]+#.+$")] | None = None
-    agent: Annotated[str, Field(pattern=AGENT_PATTERN)] | None = None
-    session: SessionId | None = Field(default=None, description="Together with `agent`, and with `principal` if it has one.")
+    agent: AgentIdentity | None = None
+    session: SessionId | None = Field(
+        default=None, description="Together with `agent`, and with `principal` if it has one."
+    )
 
     @model_validator(mode="after")
     def _is_one_subject(self) -> Self:

@@ -102,7 +102,9 @@ Part = Annotated[TextPart | ToolCallPart | ToolResultPart | MediaPart, Field(dis
 class NewTurn(Wire):
     """A turn to append. Give `content`, or `parts`, or both: with both, `content` is what is searched and counted."""
 
-    id: TurnId | None = Field(default=None, description="Your own id of this turn, unique in its session: a repeat is stored once.")
+    id: TurnId | None = Field(
+        default=None, description="Your own id of this turn, unique in its session: a repeat is stored once."
+    )
     role: Role
     content: Annotated[Text, Field(max_length=MAX_TURN_CHARS)] | None = None
     parts: Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS_PER_TURN)] | None = None

@@ -45,7 +45,9 @@ class WriteRequest(Wire):
     turns: Annotated[tuple[NewTurn, ...], Field(min_length=1, max_length=MAX_TURNS_PER_WRITE)]
     workspace: Workspace | None = None
     infer: bool = Field(default=True, description="Whether facts may be extracted from these turns.")
-    generation: Generation | None = Field(default=None, description="From an earlier answer; 410 if anything was erased since.")
+    generation: Generation | None = Field(
+        default=None, description="From an earlier answer; 410 if anything was erased since."
+    )
     queued_seconds: Annotated[float, Field(ge=0, le=3.2e8)] | None = Field(
         default=None, description="How long the turns waited in an outbox that never saw an answer."
     )
@@ -103,7 +105,9 @@ class RecallRequest(Wire):
         Tier.MEDIUM_TERM,
         Tier.LONG_TERM,
     )
-    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] | None = Field(default=None, description="The store's default if left out.")
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] | None = Field(
+        default=None, description="The store's default if left out."
+    )
     token_budget: Annotated[int, Field(ge=1, le=MAX_TOKEN_BUDGET)] | None = Field(
         default=None, description="Tokens of the long-term block; the binding's, else no bound but top_k."
     )
@@ -177,7 +181,9 @@ class FactFields(Wire):
         tuple[Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)], ...], Field(max_length=MAX_TAGS)
     ] = ()
     pinned: bool = False
-    dedupe_key: FactKey | None = Field(default=None, description="A second save with it, in one owner, updates the first.")
+    dedupe_key: FactKey | None = Field(
+        default=None, description="A second save with it, in one owner, updates the first."
+    )
     expires_at: Time | None = None
     said_at: Time | None = None
     attributes: dict[str, Any] = Field(default_factory=dict)
@@ -236,9 +242,12 @@ class FactPatch(Wire):
     category: Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)] | None = None
     evidence: Annotated[Text, Field(max_length=MAX_EVIDENCE_CHARS)] | None = None
     importance: Annotated[float, Field(ge=0, le=1)] | None = None
-    tags: Annotated[
-        tuple[Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)], ...], Field(max_length=MAX_TAGS)
-    ] | None = None
+    tags: (
+        Annotated[
+            tuple[Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)], ...], Field(max_length=MAX_TAGS)
+        ]
+        | None
+    ) = None
     pinned: bool | None = None
     expires_at: Time | None = None
     revision: int | None = None
@@ -246,7 +255,9 @@ class FactPatch(Wire):
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         if not (self.model_fields_set - {"revision"}):
-            raise ValueError("names nothing to change; give at least one of text, category, evidence, importance, tags, pinned, expires_at")
+            raise ValueError(
+                "names nothing to change; give at least one of text, category, evidence, importance, tags, pinned, expires_at"
+            )
         return self
 
 
@@ -322,5 +333,3 @@ class Receipt(Wire):
     erased_at: Time
     purged_at: Time | None = None
     waiting_for: tuple[str, ...] = ()
-
-
