@@ -1,0 +1,173 @@
+"""The project's images, built by its own Dockerfiles and without a registry.
+
+The base image is a Debian of a few packages that mmdebstrap unpacks; buildah builds images/*/Dockerfile on it. An
+image's name carries a hash of all that goes into it, and its archive stays in the cache, so that a second run with
+the same sources builds nothing.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import debian, home
+from .commands import run
+from .progress import step
+
+_BASE_PACKAGES = (
+    "base-files",
+    "base-passwd",
+    "ca-certificates",
+    "coreutils",
+    "dash",
+    "libgomp1",
+    "libstdc++6",
+    "python3",
+    "python3-venv",
+    "tzdata",
+)
+_SOURCES = ("pyproject.toml", "README.md", "LICENSE", "constraints.txt", "memory_service", "operator")
+_BUILD_LIMIT_SECONDS = 1800
+_KEPT_ARCHIVES = 2  # of each image; one is about half a gigabyte
+
+
+@dataclass(frozen=True)
+class Image:
+    """A built image: the name pods say, and the archive nodes load."""
+
+    reference: str
+    archive: Path
+
+
+def service() -> Image:
+    """The memory service's image; also a small Python pod that has the client."""
+    return _build("service", _SOURCES)
+
+
+def operator() -> Image:
+    """The operator's image."""
+    return _build("operator", _SOURCES)
+
+
+def postgres() -> Image:
+    """PostgreSQL with pgvector, configured as the world's images are (POSTGRES_PASSWORD, PGDATA)."""
+    return _build("postgres", ("images/postgres",))
+
+
+def _files(names: Sequence[str]) -> Iterator[Path]:
+    for name in names:
+        path = home.REPOSITORY / name
+        found = sorted(path.rglob("*")) if path.is_dir() else [path]
+        yield from (file for file in found if file.is_file() and "__pycache__" not in file.parts)
+
+
+def _digest(name: str, sources: Sequence[str]) -> str:
+    digest = hashlib.sha256(_base_key().encode())
+    for file in [*_files([f"images/{name}"]), *_files(sources)]:
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(home.REPOSITORY)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def _build(name: str, sources: Sequence[str]) -> Image:
+    key = _digest(name, sources)
+    reference = f"localhost/memplane/{name}:{key}"
+    archives = home.images() / "archives"
+    archive = archives / f"{name}-{key}.tar"
+    if archive.exists():
+        archive.touch()
+        return Image(reference, archive)
+    debian.require_image_packages()
+    archives.mkdir(parents=True, exist_ok=True)
+    with _one_builder_at_a_time():
+        base = _base()
+        recipe = home.REPOSITORY / "images" / name / "Dockerfile"
+        with step(f"building {reference}"):
+            _buildah(
+                "build",
+                "--layers",
+                "--isolation=chroot",
+                "--network=host",
+                "--volume=/etc/ssl/certs:/etc/ssl/certs:ro",
+                f"--secret=id=pip.conf,src={_pip_settings()}",
+                f"--build-arg=BASE={base}",
+                f"--ignorefile={recipe}.dockerignore",
+                f"--file={recipe}",
+                f"--tag={reference}",
+                str(home.REPOSITORY),
+            )
+        with step(f"saving {reference}"):
+            unfinished = archives / f"{name}.unfinished"
+            unfinished.unlink(missing_ok=True)
+            _buildah("push", reference, f"docker-archive:{unfinished}:{reference}")
+            unfinished.rename(archive)
+        _forget_old(name)
+    return Image(reference, archive)
+
+
+def _forget_old(name: str) -> None:
+    archives = sorted((home.images() / "archives").glob(f"{name}-*.tar"), key=lambda a: a.stat().st_mtime)
+    for old in archives[:-_KEPT_ARCHIVES]:
+        old.unlink()
+        _buildah("rmi", "--force", f"localhost/memplane/{name}:{old.stem.removeprefix(f'{name}-')}")
+
+
+@contextmanager
+def _one_builder_at_a_time() -> Iterator[None]:
+    with (home.images() / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _buildah(*arguments: str) -> str:
+    storage = home.images() / "storage.conf"
+    storage.write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{home.images()}/storage"\nrunroot = "{home.images()}/running"\n'
+    )
+    environment = {**os.environ, "CONTAINERS_STORAGE_CONF": str(storage), "BUILDAH_ISOLATION": "chroot"}
+    return run(["buildah", *arguments], environment=environment, timeout_seconds=_BUILD_LIMIT_SECONDS)
+
+
+def _suite() -> str:
+    lines = Path("/etc/os-release").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)["VERSION_CODENAME"].strip('"')
+
+
+def _base_key() -> str:
+    return hashlib.sha256(" ".join([_suite(), *_BASE_PACKAGES]).encode()).hexdigest()[:12]
+
+
+def _base() -> str:
+    """The base image's name; made when it is not there."""
+    reference = f"localhost/memplane/base:{_base_key()}"
+    if reference in _buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines():
+        return reference
+    with step(f"making {reference} from Debian packages"):
+        root = home.images() / "base.tar"
+        run(
+            ["mmdebstrap", "--quiet", "--variant=extract", f"--include={','.join(_BASE_PACKAGES)}", _suite(), root],
+            timeout_seconds=_BUILD_LIMIT_SECONDS,
+        )
+        container = _buildah("from", "scratch").strip()
+        _buildah("add", "--quiet", container, str(root))
+        _buildah("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container)
+        _buildah("commit", "--quiet", "--rm", container, reference)
+        root.unlink()
+    return reference
+
+
+def _pip_settings() -> Path:
+    """This machine's index, when its environment names one, for the build alone: a secret is in no layer."""
+    named = {
+        name.removeprefix("PIP_").lower().replace("_", "-"): value
+        for name, value in os.environ.items()
+        if name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_DEFAULT_TIMEOUT")
+    }
+    named["cert"] = "/etc/ssl/certs/ca-certificates.crt"
+    settings = home.images() / "pip.conf"
+    settings.write_text("\n".join(["[global]", *(f"{name} = {value}" for name, value in named.items())]) + "\n")
+    settings.chmod(0o600)
+    return settings
