@@ -60,3 +60,17 @@ def bindings_revision(rows: Mapping[str, str]) -> str:
             digest.update(len(data).to_bytes(8, "big"))
             digest.update(data)
     return digest.hexdigest()[:32]
+
+
+BINDING_FILE = "binding.json"
+"""In the folder that a bound agent's pod mounts; beside it lie `token` and, for a store with TLS, `ca.crt`."""
+
+
+class ProjectedBinding(BindingPolicy):
+    """What an agent's client reads from `binding.json`: where its store is, and what the store will allow."""
+
+    endpoint: str
+    audience: str
+    agent: AgentIdentity
+    namespace: str
+    store: str

@@ -1,0 +1,71 @@
+"""ModelAPI: an OpenAI-compatible endpoint that stores refer to by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from memory_operator.crd.base import Identity, ObjectKey, identity, parse_spec
+from memory_operator.crd.memory_store import SecretKeyRef
+from memory_operator.errors import InvalidSpec, Problem
+from memory_service.contract.base import FileModel
+
+
+class Probe(StrEnum):
+    """How the operator finds out whether it answers."""
+
+    MODELS = "models"
+    NONE = "none"
+
+
+class ModelApiSpec(FileModel):
+    """What is asked for."""
+
+    base_url: str = Field(alias="baseURL", min_length=1, max_length=2048)
+    api_key_secret_ref: SecretKeyRef | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    timeout_seconds: int = Field(default=60, ge=1, le=600)
+    probe: Probe = Probe.MODELS
+
+
+@dataclass(frozen=True)
+class ModelApi:
+    """A ModelAPI whose spec keeps all rules."""
+
+    id: Identity
+    spec: ModelApiSpec
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> ObjectKey:
+        """Its namespace and name."""
+        return self.id.key
+
+    @property
+    def models_url(self) -> str:
+        """What a probe asks for."""
+        return self.spec.base_url.rstrip("/") + "/models"
+
+
+def parse(body: Mapping[str, Any]) -> ModelApi:
+    """Return the typed endpoint.
+
+    Raises:
+        InvalidSpec: a rule is broken.
+    """
+    spec = parse_spec(ModelApiSpec, body)
+    try:
+        parts = urlsplit(spec.base_url)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+        is_url = is_url and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_url = False
+    if not is_url or parts.query or parts.fragment:
+        message = "expected http(s)://host[:port][/path] without user, password, query or fragment"
+        raise InvalidSpec([Problem("spec.baseURL", message)])
+    return ModelApi(identity(body), spec, body.get("status") or {})

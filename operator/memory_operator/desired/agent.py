@@ -1,0 +1,246 @@
+"""What a bound agent is given: a folder with its binding and token and, when the operator runs it, its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from memory_operator import names
+from memory_operator.crd.agent_memory import AgentMemory
+from memory_operator.crd.base import JsonObject
+from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.desired import bindings
+from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child
+from memory_operator.desired.quantity import resources
+from memory_operator.settings import OperatorSettings
+from memory_service.contract.bindings import BindingPolicy, ProjectedBinding
+
+VOLUME: Final = "memplane"
+_TOKEN_SECONDS: Final = 3600
+
+
+@dataclass(frozen=True)
+class AgentInputs:
+    """What an agent's objects depend on."""
+
+    agent: AgentMemory
+    settings: OperatorSettings
+    store: MemoryStore | None = None
+    """The store that it names, if it exists and is valid."""
+    ca: str | None = None
+    """What the store's certificate is checked against."""
+    endpoint: str | None = None
+    """Where its store is, or was when last seen."""
+    started_endpoint: str | None = None
+    """The endpoint that its pods were started with; None before the first Deployment."""
+    may_start: bool = True
+    """Whether the Deployment may be made: False while the first creation waits for the store."""
+
+
+def default_endpoint(agent: AgentMemory, settings: OperatorSettings) -> str | None:
+    """Return where the agent's store will be, as long as nobody has seen it."""
+    if agent.store is None:
+        return None
+    host = names.service_host(agent.store.namespace, agent.store.name, settings.cluster_domain)
+    return f"http://{host}:{names.PORT}"
+
+
+def _same_place(left: str, right: str) -> bool:
+    return left.partition("://")[2] == right.partition("://")[2]
+
+
+def pod_endpoint(inputs: AgentInputs) -> str | None:
+    """Return the endpoint for the pods' environment.
+
+    A store that turns TLS on, comes or goes changes the binding's folder, which wins over the environment in the
+    client, and never the pod template; another store, or another address, does.
+    """
+    current = inputs.endpoint or default_endpoint(inputs.agent, inputs.settings)
+    started = inputs.started_endpoint
+    if current is not None and started is not None and _same_place(current, started):
+        return started
+    return current
+
+
+def config_map(inputs: AgentInputs) -> Manifest | None:
+    """Return the ConfigMap with the agent's binding; None while it has no store to be bound to."""
+    agent, store = inputs.agent, inputs.store
+    if store is None:
+        return None
+    allowed = bindings.policy(agent, store)
+    binding = ProjectedBinding(
+        **{name: getattr(allowed, name) for name in BindingPolicy.model_fields},
+        endpoint=inputs.endpoint or default_endpoint(agent, inputs.settings) or "",
+        audience=names.audience(store.id.namespace, store.id.name),
+        agent=names.agent_identity(agent.id.namespace, agent.id.name),
+        namespace=store.id.namespace,
+        store=store.id.name,
+    )
+    data = {names.BINDING_FILE: canonical_json(binding.model_dump(mode="json", by_alias=True))}
+    if inputs.ca:
+        data[names.CA_FILE] = inputs.ca
+    name = names.agent_binding(agent.id.name)
+    return child(agent.id, "v1", "ConfigMap", name, agent_labels(agent.id.name), data=data)
+
+
+def environment(inputs: AgentInputs) -> dict[str, str]:
+    """Return the variables of a templated agent; they depend on its own spec alone."""
+    agent = inputs.agent
+    spec = agent.spec
+    variables = {"AGENT_IDENTITY": names.agent_identity(agent.id.namespace, agent.id.name)}
+    if agent.store is None:
+        return variables
+    variables |= {
+        "MEMPLANE_ENDPOINT": pod_endpoint(inputs) or "",
+        "MEMPLANE_AUDIENCE": names.audience(agent.store.namespace, agent.store.name),
+        "MEMPLANE_SCOPE": spec.scope.value,
+        "MEMPLANE_READ_SCOPES": ",".join(spec.read_scopes or (spec.scope,)),
+        "MEMPLANE_ROLLING_SUMMARY": str(spec.client_params.rolling_summary).lower(),
+    }
+    if spec.tools is not None:
+        variables["MEMPLANE_TOOLS"] = spec.tools.value
+    if spec.failure_mode is not None:
+        variables["MEMPLANE_FAILURE_MODE"] = spec.failure_mode.value
+    if spec.client_params.token_budget is not None:
+        variables["MEMPLANE_TOKEN_BUDGET"] = str(spec.client_params.token_budget)
+    return variables
+
+
+def binding_volume(agent: AgentMemory) -> JsonObject:
+    """Return the volume with the binding (optional: a pod may start before it) and the agent's token."""
+    assert agent.store is not None, "an agent without a store has no binding"
+    token = {
+        "audience": names.audience(agent.store.namespace, agent.store.name),
+        "expirationSeconds": _TOKEN_SECONDS,
+        "path": names.TOKEN_FILE,
+    }
+    return {
+        "name": VOLUME,
+        "projected": {
+            "defaultMode": 0o444,
+            "sources": [
+                {"configMap": {"name": names.agent_binding(agent.id.name), "optional": True}},
+                {"serviceAccountToken": token},
+            ],
+        },
+    }
+
+
+def snippet(agent: AgentMemory) -> str:
+    """Return the part of a pod template that binds an existing workload, as YAML."""
+    content = {
+        "metadata": {"labels": {names.BINDING_LABEL: agent.id.name}},
+        "spec": {
+            "serviceAccountName": agent.service_account,
+            "containers": [
+                {
+                    "name": "<your container>",
+                    "volumeMounts": [{"name": VOLUME, "mountPath": names.BINDING_DIRECTORY, "readOnly": True}],
+                }
+            ],
+            "volumes": [binding_volume(agent)],
+        },
+    }
+    return yaml.safe_dump({"template": content}, sort_keys=False)
+
+
+def _container(container: Mapping[str, Any], variables: Mapping[str, str], is_bound: bool) -> JsonObject:
+    result = dict(container)
+    own = {item["name"] for item in container.get("env") or ()}
+    added = [{"name": name, "value": value} for name, value in sorted(variables.items()) if name not in own]
+    result["env"] = [dict(item) for item in container.get("env") or ()] + added
+    if container.get("resources"):
+        result["resources"] = resources(container["resources"])
+    if is_bound:
+        mounts = [dict(item) for item in container.get("volumeMounts") or ()]
+        mounts.append({"name": VOLUME, "mountPath": names.BINDING_DIRECTORY, "readOnly": True})
+        result["volumeMounts"] = mounts
+    return result
+
+
+def deployment(inputs: AgentInputs) -> Manifest | None:
+    """Return the Deployment of an agent that the operator runs."""
+    agent = inputs.agent
+    template = agent.spec.agent.template
+    if template is None:
+        return None
+    variables, is_bound = environment(inputs), agent.store is not None
+    pod: JsonObject = dict(template.get("spec") or {})
+    pod.setdefault("enableServiceLinks", False)
+    pod["serviceAccountName"] = agent.service_account
+    pod["containers"] = [_container(item, variables, is_bound) for item in pod.get("containers") or ()]
+    if pod.get("initContainers"):
+        pod["initContainers"] = [_container(item, variables, is_bound) for item in pod["initContainers"]]
+    if is_bound:
+        pod["volumes"] = [dict(item) for item in pod.get("volumes") or ()] + [binding_volume(agent)]
+    meta = template.get("metadata") or {}
+    labels = {**(meta.get("labels") or {}), **agent_labels(agent.id.name)}
+    if is_bound:
+        labels[names.BINDING_LABEL] = agent.id.name
+    pod_meta: JsonObject = {"labels": labels}
+    if meta.get("annotations"):
+        pod_meta["annotations"] = dict(meta["annotations"])
+    started = pod_endpoint(inputs)
+    return child(
+        agent.id,
+        "apps/v1",
+        "Deployment",
+        agent.id.name,
+        agent_labels(agent.id.name),
+        annotations={names.ENDPOINT_ANNOTATION: started} if started else None,
+        spec={
+            "replicas": agent.spec.agent.replicas,
+            "revisionHistoryLimit": 3,
+            "selector": {"matchLabels": {names.AGENT_LABEL: agent.id.name}},
+            "template": {"metadata": pod_meta, "spec": pod},
+        },
+    )
+
+
+def service(agent: AgentMemory) -> Manifest | None:
+    """Return the Service of an agent that the operator runs and that listens on a port."""
+    template = agent.spec.agent.template or {}
+    ports = [
+        {
+            "name": port.get("name") or f"port-{port['containerPort']}",
+            "port": port["containerPort"],
+            "targetPort": port["containerPort"],
+            "protocol": port.get("protocol") or "TCP",
+        }
+        for container in (template.get("spec") or {}).get("containers") or ()
+        for port in container.get("ports") or ()
+    ]
+    if not ports:
+        return None
+    return child(
+        agent.id,
+        "v1",
+        "Service",
+        agent.id.name,
+        agent_labels(agent.id.name),
+        spec={"type": "ClusterIP", "selector": {names.AGENT_LABEL: agent.id.name}, "ports": ports},
+    )
+
+
+def service_account(agent: AgentMemory) -> Manifest | None:
+    """Return the account of an agent that the operator runs and that names none."""
+    if not agent.makes_service_account:
+        return None
+    return child(agent.id, "v1", "ServiceAccount", agent.id.name, agent_labels(agent.id.name))
+
+
+def desired_objects(inputs: AgentInputs) -> tuple[tuple[Manifest, ...], frozenset[tuple[str, str]]]:
+    """Return an agent's objects in the order in which they are applied, and those that stay as they are."""
+    agent = inputs.agent
+    objects = [service_account(agent), config_map(inputs), service(agent)]
+    held: set[tuple[str, str]] = set()
+    if agent.store is not None and inputs.store is None:
+        held.add(("ConfigMap", names.agent_binding(agent.id.name)))
+    if inputs.may_start:
+        objects.append(deployment(inputs))
+    elif agent.spec.agent.template is not None:
+        held.add(("Deployment", agent.id.name))
+    return tuple(item for item in objects if item is not None), frozenset(held)

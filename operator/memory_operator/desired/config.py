@@ -1,0 +1,194 @@
+"""The memory service's configuration: a store's spec as the ServiceConfig that its pods read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import yaml
+
+from memory_operator import names
+from memory_operator.crd.memory_store import Duration, MemoryStore, duration
+from memory_operator.crd.model_api import ModelApi
+from memory_operator.desired.metadata import Manifest, child, store_labels
+from memory_operator.settings import OperatorSettings
+from memory_service.contract.config import (
+    AuthMode,
+    BindingsConfig,
+    ChatConfig,
+    EmbeddingConfig,
+    ExtractionConfig,
+    IdentityConfig,
+    LongTermConfig,
+    MediumTermConfig,
+    ModelsConfig,
+    RetentionConfig,
+    ServerConfig,
+    ServiceAccountRef,
+    ServiceConfig,
+    ShortTermConfig,
+    StorageConfig,
+    TlsConfig,
+    UserIssuer,
+    UsersConfig,
+)
+
+CONFIG_DIRECTORY: Final = "/etc/memplane"
+CONFIG_FILE: Final = "config.yaml"
+DATA_DIRECTORY: Final = "/var/lib/memplane"
+BINDINGS_DIRECTORY: Final = "/run/memplane/bindings"
+DSN_DIRECTORY: Final = "/run/memplane/dsn"
+DSN_FILE: Final = "uri"
+KEYS_DIRECTORY: Final = "/run/memplane/keys"
+KEY_FILE: Final = "key"
+TLS_DIRECTORY: Final = "/run/memplane/tls"
+LOCK_WAIT_SECONDS: Final = 300
+GRACE_SECONDS: Final = 25
+
+
+def key_directory(model_api: str) -> str:
+    """Return the folder in which a ModelAPI's key is mounted."""
+    return f"{KEYS_DIRECTORY}/{model_api}"
+
+
+def _key_file(model: ModelApi) -> str | None:
+    return f"{key_directory(model.id.name)}/{KEY_FILE}" if model.spec.api_key_secret_ref else None
+
+
+def _seconds(text: Duration | None) -> float | None:
+    return None if text is None else duration(text).total_seconds()
+
+
+def schema_name(store: MemoryStore) -> str:
+    """Return the database schema of an external store."""
+    external = store.spec.storage.external
+    return (external.schema_name if external else None) or names.schema(store.id.uid)
+
+
+def _storage(store: MemoryStore) -> StorageConfig:
+    kind = store.spec.storage.type
+    if store.is_local:
+        return StorageConfig(
+            type=kind, data_dir=DATA_DIRECTORY, lock_wait_seconds=LOCK_WAIT_SECONDS, store_uid=store.id.uid
+        )
+    return StorageConfig.model_validate(
+        {
+            "type": kind,
+            "dsnFile": f"{DSN_DIRECTORY}/{DSN_FILE}",
+            "lockWaitSeconds": LOCK_WAIT_SECONDS,
+            "schema": schema_name(store),
+            "storeUid": store.id.uid,
+        }
+    )
+
+
+def _models(store: MemoryStore, models: Mapping[str, ModelApi]) -> ModelsConfig:
+    chat, embedding = ChatConfig(), EmbeddingConfig()
+    if wanted := store.spec.models.summarization:
+        api = models[wanted.model_api]
+        chat = ChatConfig(
+            url=api.spec.base_url,
+            model=wanted.model,
+            api_key_file=_key_file(api),
+            headers=api.spec.headers,
+            timeout_seconds=api.spec.timeout_seconds,
+        )
+    if vectors := store.spec.models.embedding:
+        api = models[vectors.model_api]
+        embedding = EmbeddingConfig(
+            url=api.spec.base_url,
+            model=vectors.model,
+            dimensions=vectors.dimensions,
+            api_key_file=_key_file(api),
+            headers=api.spec.headers,
+        )
+    return ModelsConfig(chat=chat, embedding=embedding)
+
+
+def _identity(store: MemoryStore, settings: OperatorSettings) -> IdentityConfig:
+    identity = store.spec.identity
+    return IdentityConfig(
+        auth=AuthMode.NONE if identity.allow_unauthenticated else AuthMode.CLUSTER,
+        audience=names.audience(store.id.namespace, store.id.name),
+        admin_audience=names.admin_audience(store.id.namespace, store.id.name),
+        operator_audience=names.OPERATOR_AUDIENCE,
+        operator=ServiceAccountRef(namespace=settings.namespace, name=settings.service_account),
+        admins=identity.admins,
+        users=UsersConfig(
+            issuers=tuple(
+                UserIssuer(issuer=item.issuer, audiences=item.audiences, jwks_url=item.jwks_url, claim=item.claim)
+                for item in identity.users.issuers
+            )
+        ),
+        revocation=identity.revocation,
+        allow_unauthenticated=identity.allow_unauthenticated,
+    )
+
+
+def service_config(store: MemoryStore, models: Mapping[str, ModelApi], settings: OperatorSettings) -> ServiceConfig:
+    """Return the configuration of a store's pods; `models` holds every ModelAPI that it names."""
+    spec = store.spec
+    return ServiceConfig(
+        storage=_storage(store),
+        engine=spec.engine,
+        models=_models(store, models),
+        extraction=ExtractionConfig(
+            concurrency=spec.extraction.concurrency,
+            max_retries=spec.extraction.max_retries,
+            system_prompt=spec.extraction.system_prompt,
+        ),
+        short_term=ShortTermConfig(
+            token_budget=spec.short_term.token_budget, hard_event_cap=spec.short_term.hard_event_cap
+        ),
+        medium_term=MediumTermConfig(
+            enabled=spec.medium_term.enabled,
+            compaction_trigger=spec.medium_term.compaction_trigger,
+            compaction_target=spec.medium_term.compaction_target,
+            digest_retention=spec.medium_term.digest_retention,
+            system_prompt=spec.medium_term.system_prompt,
+        ),
+        long_term=LongTermConfig(
+            enabled=spec.long_term.enabled,
+            episodes=spec.long_term.episodes,
+            default_top_k=spec.long_term.default_top_k,
+            score_floor=spec.long_term.score_floor,
+        ),
+        retention=RetentionConfig(
+            turns_seconds=_seconds(spec.retention.turns),
+            facts_seconds=_seconds(spec.retention.facts),
+            snapshots_seconds=_seconds(spec.retention.snapshots),
+        ),
+        default_failure_mode=spec.default_failure_mode,
+        identity=_identity(store, settings),
+        bindings=BindingsConfig(
+            directory=BINDINGS_DIRECTORY,
+            namespace=store.id.namespace,
+            config_map_prefix=names.bindings_prefix(store.id.name),
+        ),
+        server=ServerConfig(
+            host="0.0.0.0",
+            port=names.PORT,
+            tls=TlsConfig(cert_file=f"{TLS_DIRECTORY}/tls.crt", key_file=f"{TLS_DIRECTORY}/tls.key")
+            if spec.tls
+            else None,
+            grace_seconds=GRACE_SECONDS,
+        ),
+    )
+
+
+def config_text(config: ServiceConfig) -> str:
+    """Return the configuration as YAML, without what is at its default."""
+    content = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return yaml.safe_dump(content, sort_keys=True, default_flow_style=False, allow_unicode=True)
+
+
+def config_map(store: MemoryStore, text: str) -> Manifest:
+    """Return the ConfigMap that the pods mount as their configuration."""
+    return child(
+        store.id,
+        "v1",
+        "ConfigMap",
+        names.config(store.id.name),
+        store_labels(store.id.name),
+        data={CONFIG_FILE: text},
+    )

@@ -1,0 +1,146 @@
+"""What was observed: everything that a status is derived from, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from memory_operator.crd.conditions import Reason
+from memory_operator.errors import Problem
+from memory_service.contract.health import Counters, HealthReport
+
+
+@dataclass(frozen=True)
+class DeploymentState:
+    """How far a Deployment is."""
+
+    generation: int
+    observed_generation: int
+    wanted: int
+    replicas: int
+    ready: int
+    updated: int
+    available: int
+    has_missed_deadline: bool = False
+    message: str = ""
+
+    @property
+    def is_rolled_out(self) -> bool:
+        """Whether all pods are of the newest template and no old one is left."""
+        return (
+            self.observed_generation >= self.generation
+            and self.updated >= self.wanted
+            and self.replicas <= self.updated
+        )
+
+
+@dataclass(frozen=True)
+class ClaimState:
+    """How a claim is."""
+
+    phase: str
+    requested: str
+    capacity: str
+    storage_class_name: str | None
+    access_modes: tuple[str, ...]
+    resize_message: str = ""
+
+
+@dataclass(frozen=True)
+class HealthState:
+    """What a store's replicas said when last asked."""
+
+    reports: tuple[HealthReport, ...] = ()
+    failures: tuple[str, ...] = ()
+    """Why an address did not give a report; never the address."""
+    unreachable_since: datetime | None = None
+    """Since when no address at all has given a report."""
+    counters: Counters | None = None
+    """Refreshed less often than the rest."""
+
+    @property
+    def considered(self) -> tuple[HealthReport, ...]:
+        """The replicas that speak for the store: those that are ready, else all."""
+        return tuple(report for report in self.reports if report.ready) or self.reports
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """How a ModelAPI is that a store names."""
+
+    name: str
+    is_found: bool
+    is_ready: bool
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class ApplyProblem:
+    """A child that could not be written, in words that name no value of a spec."""
+
+    kind: str
+    name: str
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class StoreSnapshot:
+    """What a MemoryStore's status is derived from."""
+
+    endpoint: str
+    deployment: DeploymentState | None = None
+    claim: ClaimState | None = None
+    wanted_size: str | None = None
+    health: HealthState | None = None
+    """None: not asked yet by this process."""
+    models: tuple[ModelState, ...] = ()
+    waits_for_models: bool = False
+    """Whether the first Deployment waits for them."""
+    problems: tuple[ApplyProblem, ...] = ()
+    selector: Mapping[str, str] = field(default_factory=dict)
+    schema_name: str | None = None
+
+
+@dataclass(frozen=True)
+class StoreView:
+    """What an agent's status reads of its store."""
+
+    ready: bool | None
+    reason: str
+    message: str
+    since: datetime
+
+
+@dataclass(frozen=True)
+class AgentSnapshot:
+    """What an AgentMemory's status is derived from."""
+
+    spec_problems: tuple[Problem, ...] = ()
+    store: StoreView | None = None
+    """None: it does not exist."""
+    is_allowed: bool = True
+    holder: str | None = None
+    """The older binding that has this one's ServiceAccount."""
+    is_acknowledged: bool | None = None
+    """Whether all ready replicas use bindings that hold this row; None: no ready replica has said so yet."""
+    deployment: DeploymentState | None = None
+    has_started: bool = False
+    is_ca_missing: bool = False
+    endpoint: str | None = None
+    snippet: str | None = None
+    problems: tuple[ApplyProblem, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a ModelAPI answered when last probed."""
+
+    reason: Reason
+    message: str
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether anything answered HTTP."""
+        return self.reason is Reason.REACHABLE

@@ -1,0 +1,271 @@
+"""A MemoryStore's status: ordered checks, the first that fails names the reason.
+
+`Ready` is what callers see: a ready pod that says so in its health report. A check that nobody has made yet in this
+process leaves what was known before, so that a new leader never flips a condition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from memory_operator.crd import conditions
+from memory_operator.crd.base import Identity
+from memory_operator.crd.conditions import Condition, ConditionType, Reason
+from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.desired.quantity import is_larger
+from memory_operator.errors import Problem
+from memory_operator.status.snapshot import HealthState, StoreSnapshot
+from memory_service.contract.health import HealthReport, Part, PartHealth
+from memory_service.contract.health import Reason as HealthReason
+
+_STARTING: Final = frozenset({HealthReason.STARTING, HealthReason.MIGRATING})
+_BLOCKING_PARTS: Final = (Part.SECRETS, Part.SCHEMA, Part.STORAGE, Part.EMBEDDING, Part.BINDINGS)
+"""Parts that can keep a pod from being ready, the cause before its effects."""
+
+
+def _failing(reports: Iterable[HealthReport], parts: Sequence[Part]) -> PartHealth | None:
+    found = list(reports)
+    for part in parts:
+        for report in found:
+            health = report.parts.get(part)
+            if health is not None and not health.ok and health.reason is not HealthReason.NOT_CONFIGURED:
+                return health
+    return None
+
+
+def _kept(previous: Mapping[str, Any], kind: ConditionType) -> Condition | None:
+    old = conditions.by_type(previous).get(kind)
+    if old is None:
+        return None
+    status = {"True": True, "False": False}.get(old["status"])
+    return Condition(kind, status, old["reason"], old.get("message", ""))
+
+
+def _unknown(previous: Mapping[str, Any], kind: ConditionType) -> Condition:
+    kept = _kept(previous, kind)
+    return kept or Condition(kind, None, Reason.NOT_REPORTED, "No replica has reported yet.")
+
+
+def _from_parts(
+    previous: Mapping[str, Any], health: HealthState | None, kind: ConditionType, parts: Sequence[Part], message: str
+) -> Condition:
+    """Return a condition that repeats what the health reports say about some parts."""
+    if health is None or not health.considered:
+        return _unknown(previous, kind)
+    if failing := _failing(health.considered, parts):
+        status = None if failing.reason in _STARTING else False
+        return Condition(kind, status, failing.reason, failing.message)
+    return Condition(kind, True, Reason.OK, message)
+
+
+def _storage(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot) -> Condition:
+    kind = ConditionType.STORAGE_READY
+    for problem in snapshot.problems:
+        if problem.kind == "PersistentVolumeClaim":
+            return Condition(kind, False, problem.reason, problem.message)
+    claim = snapshot.claim
+    if store.is_local and (claim is None or claim.phase != "Bound"):
+        message = "The claim is not bound to a volume yet."
+        return Condition(kind, False, Reason.VOLUME_PENDING, message)
+    told = _from_parts(previous, snapshot.health, kind, (Part.SECRETS, Part.STORAGE, Part.SCHEMA), "Storage answers.")
+    if claim is None or told.status is not True:
+        return told
+    if claim.resize_message or (claim.capacity and is_larger(claim.requested, claim.capacity)):
+        detail = claim.resize_message or f"The volume has {claim.capacity} and is growing to {claim.requested}."
+        return Condition(kind, True, Reason.VOLUME_RESIZING, detail)
+    if snapshot.wanted_size is not None and is_larger(claim.requested, snapshot.wanted_size):
+        detail = f"The adopted claim has {claim.requested}; a claim cannot shrink."
+        return Condition(kind, True, Reason.VOLUME_LARGER_THAN_SPEC, detail)
+    return told
+
+
+def _models(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot) -> Condition:
+    kind = ConditionType.MODELS_READY
+    for model in snapshot.models:
+        if not model.is_found:
+            return Condition(kind, False, Reason.MODEL_API_NOT_FOUND, f"ModelAPI {model.name!r}: {model.message}")
+        if not model.is_ready:
+            return Condition(kind, False, Reason.MODEL_API_NOT_READY, f"ModelAPI {model.name!r}: {model.message}")
+    if not store.model_apis:
+        return Condition(kind, True, Reason.NOT_CONFIGURED, "No model is configured: episodes only, built-in embedder.")
+    return _from_parts(previous, snapshot.health, kind, (Part.MODELS,), "The models answer.")
+
+
+def _revocation(previous: Mapping[str, Any], health: HealthState | None) -> Condition:
+    kind = ConditionType.REVOCATION_AVAILABLE
+    if health is None or not health.considered:
+        return _unknown(previous, kind)
+    told = [report.revocation_available for report in health.considered]
+    if False in told:
+        message = "Tokens are checked by signature and lifetime only: TokenReview is not permitted to the store."
+        return Condition(kind, False, HealthReason.REVOCATION_UNAVAILABLE, message)
+    if None in told:
+        return Condition(kind, None, Reason.NOT_REPORTED, "No token has been reviewed yet.")
+    return Condition(kind, True, Reason.OK, "Tokens of removed pods are refused.")
+
+
+def _progressing(snapshot: StoreSnapshot) -> Condition:
+    kind = ConditionType.PROGRESSING
+    state = snapshot.deployment
+    if state is None:
+        if snapshot.waits_for_models:
+            return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, "The first start waits for its ModelAPIs.")
+        return Condition(kind, None, Reason.RECONCILING, "The Deployment is not there yet.")
+    if state.has_missed_deadline:
+        return Condition(kind, False, Reason.PROGRESS_DEADLINE_EXCEEDED, state.message)
+    if not state.is_rolled_out:
+        message = f"{state.updated} of {state.wanted} pods are of the newest template."
+        return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, message)
+    return Condition(kind, False, Reason.ROLLOUT_COMPLETE, "All pods are of the newest template.")
+
+
+def _unready_pods(snapshot: StoreSnapshot, wanted: int) -> Condition:
+    kind = ConditionType.READY
+    health = snapshot.health
+    if health is not None and (failing := _failing(health.reports, _BLOCKING_PARTS)):
+        return Condition(kind, False, failing.reason, failing.message)
+    state = snapshot.deployment
+    if state is not None and state.has_missed_deadline:
+        return Condition(kind, False, Reason.PROGRESS_DEADLINE_EXCEEDED, state.message)
+    return Condition(kind, False, Reason.WORKLOAD_UNAVAILABLE, f"0 of {wanted} pods are ready.")
+
+
+def _ready(
+    store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot, now: datetime, patience: timedelta
+) -> Condition:
+    kind = ConditionType.READY
+    for problem in snapshot.problems:
+        if problem.reason is Reason.NAME_CONFLICT:
+            return Condition(kind, False, problem.reason, problem.message)
+    if store.replicas == 0:
+        return Condition(kind, False, Reason.SCALED_TO_ZERO, "The store is scaled to zero.")
+    state = snapshot.deployment
+    if state is None:
+        if snapshot.waits_for_models:
+            blocked = next(model for model in snapshot.models if not (model.is_found and model.is_ready))
+            message = f"Waits for ModelAPI {blocked.name!r}: {blocked.message}"
+            return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, message)
+        for problem in snapshot.problems:
+            return Condition(kind, False, problem.reason, problem.message)
+        return Condition(kind, None, Reason.RECONCILING, "The store's objects are being made.")
+    if state.ready == 0:
+        if state.observed_generation == 0:
+            return Condition(kind, None, Reason.RECONCILING, "The Deployment has not been looked at yet.")
+        return _unready_pods(snapshot, state.wanted)
+    health = snapshot.health
+    if health is None or (not health.reports and health.unreachable_since is None):
+        message = "Waits for the first health report."
+        kept = _kept(previous, kind)
+        return kept if kept and kept.status else Condition(kind, None, Reason.HEALTH_UNKNOWN, message)
+    if not health.reports and health.unreachable_since is not None:
+        if now - health.unreachable_since < patience and (kept := _kept(previous, kind)):
+            return kept
+        why = health.failures[0] if health.failures else "no address"
+        return Condition(kind, None, Reason.HEALTH_UNREACHABLE, f"Ready pods do not give a health report: {why}.")
+    if not any(report.ready for report in health.reports):
+        return _unready_pods(snapshot, state.wanted)
+    return Condition(kind, True, Reason.AVAILABLE, f"{state.ready} of {state.wanted} pods are ready.")
+
+
+def _stalled(snapshot: StoreSnapshot) -> Condition | None:
+    kind = ConditionType.STALLED
+    for problem in snapshot.problems:
+        return Condition(kind, True, problem.reason, problem.message)
+    state = snapshot.deployment
+    if state is not None and state.has_missed_deadline:
+        return Condition(kind, True, Reason.PROGRESS_DEADLINE_EXCEEDED, state.message)
+    return None
+
+
+def _reconciling(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
+    kind = ConditionType.RECONCILING
+    state = snapshot.deployment
+    if state is None and not snapshot.waits_for_models:
+        return Condition(kind, True, Reason.RECONCILING, "The store's objects are being made.")
+    if state is not None and (not state.is_rolled_out or state.wanted != store.replicas):
+        return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, "The pods are being replaced.")
+    return None
+
+
+def _numbers(previous: Mapping[str, Any], snapshot: StoreSnapshot) -> dict[str, Any]:
+    health, state = snapshot.health, snapshot.deployment
+    fields: dict[str, Any] = {
+        "replicas": state.replicas if state else 0,
+        "readyReplicas": state.ready if state else 0,
+        "selector": ",".join(f"{key}={value}" for key, value in sorted(snapshot.selector.items())),
+    }
+    if health is not None and health.counters is not None:
+        counters = health.counters
+        fields["facts"] = counters.facts
+        fields["queue"] = {
+            "pending": counters.pending,
+            "oldestSeconds": int(counters.oldest_seconds),
+            "dead": counters.dead,
+        }
+    if health is not None and health.considered:
+        report = health.considered[0]
+        fields["version"] = report.version
+        if report.embedding_model:
+            fields["embedding"] = {"model": report.embedding_model, "dimensions": report.embedding_dimensions}
+        if report.schemas_left_behind:
+            fields["schemasLeftBehind"] = sorted(report.schemas_left_behind)
+    for name in ("facts", "queue", "version", "embedding", "schemasLeftBehind"):
+        if name not in fields and name in previous and not (health is not None and health.considered):
+            fields[name] = previous[name]
+    if snapshot.schema_name is not None:
+        fields["schema"] = snapshot.schema_name
+    return fields
+
+
+def store_status(store: MemoryStore, snapshot: StoreSnapshot, now: datetime, patience: timedelta) -> dict[str, Any]:
+    """Return a valid store's status; `patience` is how long replicas may be silent before it counts."""
+    previous = store.status
+    jobs = (Part.JOBS,)
+    found: list[Condition | None] = [
+        _ready(store, previous, snapshot, now, patience),
+        _progressing(snapshot),
+        _storage(store, previous, snapshot),
+        _models(store, previous, snapshot),
+        _from_parts(previous, snapshot.health, ConditionType.EXTRACTION_HEALTHY, jobs, "Jobs are done in time."),
+        _from_parts(
+            previous,
+            snapshot.health,
+            ConditionType.EMBEDDING_CURRENT,
+            (Part.EMBEDDING,),
+            "All vectors are of the configured model.",
+        ),
+        _revocation(previous, snapshot.health),
+        _stalled(snapshot),
+        _reconciling(store, snapshot),
+    ]
+    if store.spec.paused:
+        message = "spec.paused is true: the store runs on, its objects are not changed."
+        found.append(Condition(ConditionType.PAUSED, True, Reason.PAUSED, message))
+    merged = conditions.merge(previous, (item for item in found if item), store.id.generation, now)
+    return {
+        "observedGeneration": store.id.generation,
+        "endpoint": snapshot.endpoint,
+        "conditions": merged,
+        **_numbers(previous, snapshot),
+    }
+
+
+def invalid_status(
+    who: Identity, previous: Mapping[str, Any], problems: Sequence[Problem], now: datetime
+) -> dict[str, Any]:
+    """Return the status of a store with a spec that breaks a rule; what runs is left alone."""
+    message = "; ".join(str(problem) for problem in problems)
+    found = [
+        Condition(ConditionType.READY, False, Reason.INVALID_SPEC, message),
+        Condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, message),
+    ]
+    kept = (
+        item
+        for kind in ConditionType
+        if kind not in (ConditionType.READY, ConditionType.STALLED, ConditionType.RECONCILING)
+        if (item := _kept(previous, kind)) is not None
+    )
+    merged = conditions.merge(previous, [*found, *kept], who.generation, now)
+    return {**previous, "observedGeneration": who.generation, "conditions": merged}
