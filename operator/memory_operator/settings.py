@@ -55,6 +55,8 @@ class OperatorSettings:
     unready_health_seconds: float = 5
     health_timeout_seconds: float = 3
     health_concurrency: int = 32
+    health_address: str = ""
+    """`host:port` to ask in place of every pod; for scale runs that answer from a stub."""
     counters_seconds: float = 30
     hysteresis_seconds: float = 5
     probe_seconds: float = 30

@@ -12,9 +12,9 @@ from memory_operator import names
 from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.crd.quantity import resources
 from memory_operator.desired import bindings
 from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child
-from memory_operator.desired.quantity import resources
 from memory_operator.settings import OperatorSettings
 from memory_service.contract.bindings import BindingPolicy, ProjectedBinding
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from memory_operator import names
 from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore, RetentionPolicy
+from memory_operator.crd.quantity import canonical, is_larger
 from memory_operator.desired.metadata import Manifest, child, store_labels
-from memory_operator.desired.quantity import canonical, is_larger
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from memory_operator import names
 from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
+from memory_operator.crd.quantity import resources
 from memory_operator.desired.access import account_name
 from memory_operator.desired.bindings import MOUNTED_PARTS, config_map_names
 from memory_operator.desired.config import (
@@ -24,7 +25,6 @@ from memory_operator.desired.config import (
     key_directory,
 )
 from memory_operator.desired.metadata import Manifest, checksum, child, store_labels, store_selector
-from memory_operator.desired.quantity import resources
 from memory_operator.settings import OperatorSettings
 
 CONTAINER: Final = "memory"

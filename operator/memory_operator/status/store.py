@@ -14,7 +14,7 @@ from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity
 from memory_operator.crd.conditions import Condition, ConditionType, Reason
 from memory_operator.crd.memory_store import MemoryStore
-from memory_operator.desired.quantity import is_larger
+from memory_operator.crd.quantity import is_larger
 from memory_operator.errors import Problem
 from memory_operator.status.snapshot import HealthState, StoreSnapshot
 from memory_service.contract.health import HealthReport, Part, PartHealth

@@ -1,0 +1,447 @@
+"""What the watches have told: our own objects whole, their children as the little that a reconcile reads.
+
+A child is kept as a digest of our fields in it, its owner, and a few facts of its kind; so thousands of stores fit
+into a small process. Versions decide what is newer: an answer to a write and its echo in a watch are one change.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.cluster.kinds import Kind
+from memory_operator.crd import conditions
+from memory_operator.crd.agent_memory import MemoryType
+from memory_operator.crd.base import JsonObject, ObjectKey
+from memory_operator.crd.conditions import ConditionType
+from memory_operator.desired.ownership import live_digest
+from memory_operator.desired.plan import ChildKey, Observed
+from memory_operator.desired.volume import ExistingClaim
+from memory_operator.status.snapshot import ClaimState, DeploymentState
+
+
+@dataclass(frozen=True, order=True)
+class ReconcileKey:
+    """What the queue holds: one object of ours, or the one ClusterRoleBinding (an empty name)."""
+
+    kind: str
+    object: ObjectKey
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What is kept of a child."""
+
+    kind: str
+    key: ObjectKey
+    uid: str
+    version: int
+    observed: Observed
+    owner: ReconcileKey | None
+    deployment: DeploymentState | None = None
+    claim: ClaimState | None = None
+    rows: tuple[str, ...] = ()
+    """The keys of a bindings ConfigMap."""
+    started_endpoint: str | None = None
+    """On an agent's Deployment."""
+
+
+def version(body: Mapping[str, Any]) -> int:
+    """Return an object's resourceVersion; the API server's are comparable numbers."""
+    return int(body["metadata"]["resourceVersion"])
+
+
+def key_of(body: Mapping[str, Any]) -> ObjectKey:
+    """Return an object's namespace and name."""
+    return ObjectKey(body["metadata"].get("namespace", ""), body["metadata"]["name"])
+
+
+def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
+    """Return the object of ours to which a child belongs, and the UID of its controller."""
+    meta = body["metadata"]
+    namespace = meta.get("namespace", "")
+    controller_uid = None
+    for reference in meta.get("ownerReferences") or ():
+        if reference.get("controller"):
+            controller_uid = reference["uid"]
+            if reference["apiVersion"] == names.API_VERSION:
+                return ReconcileKey(reference["kind"], ObjectKey(namespace, reference["name"])), controller_uid
+    labels = meta.get("labels") or {}
+    for label, kind in ((names.STORE_LABEL, names.MEMORY_STORE), (names.AGENT_LABEL, names.AGENT_MEMORY)):
+        if label in labels:
+            return ReconcileKey(kind, ObjectKey(namespace, labels[label])), controller_uid
+    return None, controller_uid
+
+
+def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
+    """Return how far a Deployment is."""
+    status = body.get("status") or {}
+    has_missed, message = False, ""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
+            has_missed, message = True, condition.get("message", "")
+    return DeploymentState(
+        generation=body["metadata"].get("generation", 0),
+        observed_generation=status.get("observedGeneration", 0),
+        wanted=(body.get("spec") or {}).get("replicas", 1),
+        replicas=status.get("replicas", 0),
+        ready=status.get("readyReplicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        available=status.get("availableReplicas", 0),
+        has_missed_deadline=has_missed,
+        message=message,
+    )
+
+
+def claim_state(body: Mapping[str, Any]) -> ClaimState:
+    """Return how a claim is."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    resize = next(
+        (
+            item.get("message") or item["type"]
+            for item in status.get("conditions") or ()
+            if item["type"] in ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
+            and item.get("status") == "True"
+        ),
+        "",
+    )
+    return ClaimState(
+        phase=status.get("phase", "Pending"),
+        requested=((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"),
+        capacity=(status.get("capacity") or {}).get("storage", ""),
+        storage_class_name=spec.get("storageClassName"),
+        access_modes=tuple(spec.get("accessModes") or ()),
+        resize_message=resize,
+    )
+
+
+def existing_claim(state: ClaimState) -> ExistingClaim:
+    """Return what is fixed in a claim."""
+    return ExistingClaim(state.requested, state.storage_class_name, state.access_modes)
+
+
+def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
+    """Return what is kept of a child."""
+    owner, controller_uid = _owner(body)
+    is_bindings = kind == kinds.CONFIG_MAP and names.bindings_prefix("") in body["metadata"]["name"]
+    annotations = body["metadata"].get("annotations") or {}
+    return Child(
+        kind=kind.name,
+        key=key_of(body),
+        uid=body["metadata"]["uid"],
+        version=version(body),
+        observed=Observed(live_digest(body), controller_uid),
+        owner=owner,
+        deployment=deployment_state(body) if kind == kinds.DEPLOYMENT else None,
+        claim=claim_state(body) if kind == kinds.CLAIM else None,
+        rows=tuple(body.get("data") or ()) if is_bindings else (),
+        started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
+    )
+
+
+def _stripped(body: Mapping[str, Any]) -> JsonObject:
+    meta = {
+        name: body["metadata"][name]
+        for name in (
+            "name",
+            "namespace",
+            "uid",
+            "resourceVersion",
+            "generation",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "labels",
+        )
+        if name in body["metadata"]
+    }
+    kept = {"kind": body["kind"], "metadata": meta, "spec": body.get("spec") or {}}
+    if body.get("status"):
+        kept["status"] = body["status"]
+    return kept
+
+
+def _addresses(body: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(address for endpoint in body.get("endpoints") or () for address in endpoint["addresses"])
+
+
+class Cache:
+    """Everything that a reconcile reads. `put` and `remove` return the keys that should be looked at."""
+
+    def __init__(self) -> None:
+        self._own: dict[str, dict[ObjectKey, JsonObject]] = {kind.name: {} for kind in kinds.OWN}
+        self._children: dict[str, dict[ObjectKey, Child]] = defaultdict(dict)
+        self._by_owner: dict[ReconcileKey, dict[ChildKey, Child]] = defaultdict(dict)
+        self._slices: dict[ObjectKey, tuple[int, ReconcileKey | None, frozenset[str]]] = {}
+        self._slices_of: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._namespaces: dict[str, tuple[int, dict[str, str]]] = {}
+        self._agents_of_store: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._agents_of_account: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._store_of_agent: dict[ObjectKey, ObjectKey] = {}
+        self._account_of_agent: dict[ObjectKey, ObjectKey] = {}
+        self._stores_of_model: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._models_of_store: dict[ObjectKey, set[ObjectKey]] = {}
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def body(self, kind: Kind, key: ObjectKey) -> JsonObject | None:
+        """Return one of our objects."""
+        return self._own[kind.name].get(key)
+
+    def keys(self, kind: Kind) -> list[ObjectKey]:
+        """Return all of our objects of a kind."""
+        return sorted(self._own[kind.name])
+
+    def bodies(self, kind: Kind) -> Iterator[JsonObject]:
+        """Return all of our objects of a kind, whole."""
+        yield from self._own[kind.name].values()
+
+    def children(self, owner: ReconcileKey) -> dict[ChildKey, Child]:
+        """Return what exists of one of our objects, by kind and name."""
+        return dict(self._by_owner.get(owner, {}))
+
+    def child(self, kind: Kind, key: ObjectKey) -> Child | None:
+        """Return one child."""
+        return self._children[kind.name].get(key)
+
+    def agents_of(self, store: ObjectKey) -> list[ObjectKey]:
+        """Return the AgentMemories that name a store."""
+        return sorted(self._agents_of_store.get(store, ()))
+
+    def agents_with_account(self, account: ObjectKey) -> list[ObjectKey]:
+        """Return the AgentMemories that claim a ServiceAccount."""
+        return sorted(self._agents_of_account.get(account, ()))
+
+    def stores_of_model(self, model: ObjectKey) -> list[ObjectKey]:
+        """Return the stores that name a ModelAPI."""
+        return sorted(self._stores_of_model.get(model, ()))
+
+    def namespace_labels(self, namespace: str) -> dict[str, str]:
+        """Return a namespace's labels; its name's label alone when namespaces are not watched."""
+        known = self._namespaces.get(namespace)
+        return known[1] if known else {names.NAMESPACE_NAME_LABEL: namespace}
+
+    def addresses(self, store: ObjectKey) -> tuple[str, ...]:
+        """Return the addresses of a store's pods, of those that are not ready too."""
+        found: set[str] = set()
+        for item in self._slices_of.get(store, ()):
+            found |= self._slices[item][2]
+        return tuple(sorted(found))
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def put(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
+        """Take what is known of an object; nothing changes when that is not newer than what is here."""
+        if kind in kinds.OWN:
+            return self._put_own(kind, body)
+        if kind == kinds.ENDPOINT_SLICE:
+            return self._put_slice(body)
+        if kind == kinds.NAMESPACE:
+            return self._put_namespace(body)
+        return self._put_child(kind, body)
+
+    def remove(self, kind: Kind, key: ObjectKey, uid: str | None = None) -> set[ReconcileKey]:
+        """Forget an object, unless another one has taken its name (`uid`)."""
+        if kind in kinds.OWN:
+            body = self._own[kind.name].get(key)
+            if body is None or (uid is not None and body["metadata"]["uid"] != uid):
+                return set()
+            del self._own[kind.name][key]
+            return self._index(kind, key, None)
+        if kind == kinds.ENDPOINT_SLICE:
+            return self._remove_slice(key)
+        if kind == kinds.NAMESPACE:
+            self._namespaces.pop(key.name, None)
+            return set()
+        child = self._children[kind.name].get(key)
+        if child is None or (uid is not None and child.uid != uid):
+            return set()
+        self._drop_child(child)
+        return self._interested(child)
+
+    def accept(self, kind: Kind, body: Mapping[str, Any], desired_digest: str) -> None:
+        """Take the answer to an apply: this desired digest is what the server made of the object."""
+        child = child_of(body, kind)
+        accepted = replace(child, observed=replace(child.observed, accepted_digest=desired_digest))
+        old = self._children[kind.name].get(child.key)
+        if old is None or old.uid != child.uid or old.version <= child.version:
+            self._keep_child(accepted)
+
+    def missing(self, kind: Kind, listed: Iterable[Mapping[str, Any]], at: int) -> list[tuple[ObjectKey, str]]:
+        """Return what is here, is not younger than a complete list, and is not in it."""
+        there = {key_of(body): body["metadata"]["uid"] for body in listed}
+        found = []
+        for key, uid, seen in self._known(kind):
+            if there.get(key) != uid and seen <= at:
+                found.append((key, uid))
+        return found
+
+    def _known(self, kind: Kind) -> list[tuple[ObjectKey, str, int]]:
+        if kind in kinds.OWN:
+            return [(key, body["metadata"]["uid"], version(body)) for key, body in self._own[kind.name].items()]
+        if kind in (kinds.ENDPOINT_SLICE, kinds.NAMESPACE):
+            return []
+        return [(child.key, child.uid, child.version) for child in self._children[kind.name].values()]
+
+    def _put_own(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
+        key = key_of(body)
+        old = self._own[kind.name].get(key)
+        if old is not None and old["metadata"]["uid"] == body["metadata"]["uid"] and version(old) >= version(body):
+            return set()
+        kept = _stripped(body)
+        self._own[kind.name][key] = kept
+        if old is not None and _relevant(kind, old) == _relevant(kind, kept):
+            return {ReconcileKey(kind.name, key)}
+        return self._index(kind, key, kept)
+
+    def _index(self, kind: Kind, key: ObjectKey, body: JsonObject | None) -> set[ReconcileKey]:
+        found = {ReconcileKey(kind.name, key)}
+        if kind == kinds.AGENT_MEMORY:
+            found |= self._index_agent(key, body)
+        elif kind == kinds.MEMORY_STORE:
+            wanted = {ObjectKey(key.namespace, name) for name in _named_models(body)} if body else set()
+            for model in self._models_of_store.pop(key, set()) - wanted:
+                self._stores_of_model[model].discard(key)
+            for model in wanted:
+                self._stores_of_model[model].add(key)
+            if wanted:
+                self._models_of_store[key] = wanted
+            found |= {ReconcileKey(names.AGENT_MEMORY, agent) for agent in self.agents_of(key)}
+            found.add(TOKEN_REVIEW)
+        else:
+            found |= {ReconcileKey(names.MEMORY_STORE, store) for store in self.stores_of_model(key)}
+        return found
+
+    def _index_agent(self, key: ObjectKey, body: JsonObject | None) -> set[ReconcileKey]:
+        found: set[ReconcileKey] = set()
+        store, account = _claims(key, body) if body else (None, None)
+        old_store = self._store_of_agent.pop(key, None)
+        if old_store is not None:
+            self._agents_of_store[old_store].discard(key)
+            found.add(ReconcileKey(names.MEMORY_STORE, old_store))
+        if store is not None:
+            self._store_of_agent[key] = store
+            self._agents_of_store[store].add(key)
+            found.add(ReconcileKey(names.MEMORY_STORE, store))
+        old_account = self._account_of_agent.pop(key, None)
+        if old_account is not None:
+            self._agents_of_account[old_account].discard(key)
+        if account is not None:
+            self._account_of_agent[key] = account
+            self._agents_of_account[account].add(key)
+        for claimed in {old_account, account} - {None}:
+            assert claimed is not None
+            rivals = self._agents_of_account.get(claimed, set())
+            if len(rivals | {key}) > 1:
+                found |= {ReconcileKey(names.AGENT_MEMORY, rival) for rival in rivals}
+                found |= {
+                    ReconcileKey(names.MEMORY_STORE, self._store_of_agent[rival])
+                    for rival in rivals
+                    if rival in self._store_of_agent
+                }
+        return found
+
+    def _put_slice(self, body: Mapping[str, Any]) -> set[ReconcileKey]:
+        key = key_of(body)
+        old = self._slices.get(key)
+        if old is not None and old[0] >= version(body):
+            return set()
+        store = (body["metadata"].get("labels") or {}).get(names.STORE_LABEL)
+        owner = ReconcileKey(names.MEMORY_STORE, ObjectKey(key.namespace, store)) if store else None
+        addresses = _addresses(body)
+        self._slices[key] = (version(body), owner, addresses)
+        if owner is None:
+            return set()
+        self._slices_of[owner.object].add(key)
+        return {owner} if old is None or old[2] != addresses else set()
+
+    def _remove_slice(self, key: ObjectKey) -> set[ReconcileKey]:
+        old = self._slices.pop(key, None)
+        if old is None or old[1] is None:
+            return set()
+        self._slices_of[old[1].object].discard(key)
+        return {old[1]}
+
+    def _put_namespace(self, body: Mapping[str, Any]) -> set[ReconcileKey]:
+        name, labels = body["metadata"]["name"], dict(body["metadata"].get("labels") or {})
+        old = self._namespaces.get(name)
+        if old is not None and old[0] >= version(body):
+            return set()
+        self._namespaces[name] = (version(body), labels)
+        if old is not None and old[1] == labels:
+            return set()
+        agents = [key for key in self._own[names.AGENT_MEMORY] if key.namespace == name]
+        found = {ReconcileKey(names.AGENT_MEMORY, key) for key in agents}
+        return found | {
+            ReconcileKey(names.MEMORY_STORE, self._store_of_agent[key]) for key in agents if key in self._store_of_agent
+        }
+
+    def _put_child(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
+        key = key_of(body)
+        old = self._children[kind.name].get(key)
+        if old is not None and old.uid == body["metadata"]["uid"] and old.version >= version(body):
+            return set()
+        child = child_of(body, kind)
+        if old is not None and old.uid == child.uid and old.observed.digest == child.observed.digest:
+            child = replace(child, observed=replace(child.observed, accepted_digest=old.observed.accepted_digest))
+        self._keep_child(child)
+        is_same = old is not None and replace(old, version=child.version) == child
+        found = set() if is_same else self._interested(child)
+        if old is not None and old.owner is not None and old.owner != child.owner:
+            found.add(old.owner)
+        return found
+
+    def _keep_child(self, child: Child) -> None:
+        old = self._children[child.kind].get(child.key)
+        if old is not None:
+            self._drop_child(old)
+        self._children[child.kind][child.key] = child
+        if child.owner is not None:
+            self._by_owner[child.owner][(child.kind, child.key.name)] = child
+
+    def _drop_child(self, child: Child) -> None:
+        self._children[child.kind].pop(child.key, None)
+        if child.owner is not None:
+            siblings = self._by_owner[child.owner]
+            siblings.pop((child.kind, child.key.name), None)
+            if not siblings:
+                del self._by_owner[child.owner]
+
+    def _interested(self, child: Child) -> set[ReconcileKey]:
+        if child.kind == kinds.CLUSTER_ROLE_BINDING.name:
+            return {TOKEN_REVIEW}
+        return {child.owner} if child.owner is not None else set()
+
+
+TOKEN_REVIEW = ReconcileKey(kinds.CLUSTER_ROLE_BINDING.name, ObjectKey("", ""))
+"""The one ClusterRoleBinding."""
+
+
+def _relevant(kind: Kind, body: JsonObject) -> object:
+    """Return what others read of one of our objects: its spec's age and, but for a binding, whether it is ready."""
+    meta = body["metadata"]
+    basis = (meta["uid"], meta.get("generation"), meta.get("deletionTimestamp"))
+    if kind == kinds.AGENT_MEMORY:
+        return basis
+    ready = conditions.by_type(body.get("status") or {}).get(ConditionType.READY, {})
+    message = "" if ready.get("status") == "True" else ready.get("message")
+    return (*basis, ready.get("status"), ready.get("reason"), ready.get("lastTransitionTime"), message)
+
+
+def _named_models(body: JsonObject) -> set[str]:
+    models = body["spec"].get("models") or {}
+    return {model["modelAPI"] for model in models.values() if isinstance(model, dict) and "modelAPI" in model}
+
+
+def _claims(key: ObjectKey, body: JsonObject) -> tuple[ObjectKey | None, ObjectKey | None]:
+    """Return the store that an AgentMemory names and the ServiceAccount that it claims; a local one claims none."""
+    spec = body["spec"]
+    store = spec.get("memoryStore")
+    if store is None or spec.get("type") == MemoryType.LOCAL:
+        return None, None
+    account = (spec.get("agent") or {}).get("serviceAccountName") or key.name
+    namespace = spec.get("memoryStoreNamespace") or key.namespace
+    return ObjectKey(namespace, store), ObjectKey(key.namespace, account)

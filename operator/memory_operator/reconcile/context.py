@@ -1,0 +1,55 @@
+"""What every reconcile is given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from memory_operator.cluster.cache import TOKEN_REVIEW, Cache, ReconcileKey
+from memory_operator.cluster.client import Cluster
+from memory_operator.crd.base import ObjectKey
+from memory_operator.metrics import Metrics
+from memory_operator.queue import WorkQueue
+from memory_operator.reconcile.ledger import Ledger
+from memory_operator.settings import OperatorSettings
+from memory_operator.status.snapshot import HealthState, ProbeResult
+
+logger = logging.getLogger(__name__)
+
+_TOKEN_REVIEW_DELAY_SECONDS = 1.0
+"""One write for a burst of new stores; until then a store's tokens are checked by signature only."""
+
+
+@dataclass
+class Context:
+    """Caches, writers and clocks. What is remembered here is found again by a new process."""
+
+    settings: OperatorSettings
+    cluster: Cluster
+    cache: Cache
+    queue: WorkQueue[ReconcileKey]
+    now: Callable[[], datetime]
+    metrics: Metrics = field(default_factory=Metrics)
+    ledger: Ledger = field(default_factory=Ledger)
+    health: dict[ObjectKey, HealthState] = field(default_factory=dict)
+    probes: dict[ObjectKey, tuple[int, ProbeResult]] = field(default_factory=dict)
+    """By ModelAPI: the generation that was probed, and what it answered."""
+    authorities: dict[ObjectKey, tuple[float, str | None]] = field(default_factory=dict)
+    """By ConfigMap: when it was read, and the CA in it."""
+    rows: dict[ObjectKey, tuple[object, str, str]] = field(default_factory=dict)
+    """By AgentMemory: what its row was made of, its key and its text."""
+    watch_health: Callable[[ObjectKey, float], None] = lambda store, seconds: None
+    """Has a store's health read after some seconds."""
+    watch_model: Callable[[ObjectKey], None] = lambda model: None
+    """Has a ModelAPI probed."""
+
+    def enqueue(self, keys: Iterable[ReconcileKey]) -> None:
+        """Have these objects looked at."""
+        for key in keys:
+            if key == TOKEN_REVIEW:
+                if self.settings.token_review_role and self.settings.is_cluster_wide:
+                    self.queue.add_after(key, _TOKEN_REVIEW_DELAY_SECONDS)
+            else:
+                self.queue.add(key)

@@ -1,0 +1,108 @@
+"""The worker loop: keys from the queue to the reconcile of their kind, and what becomes of a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.cluster.cache import TOKEN_REVIEW, ReconcileKey
+from memory_operator.errors import MemoryOperatorError, Refused, TryLater
+from memory_operator.reconcile.agent import reconcile_agent
+from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.model_api import reconcile_model_api
+from memory_operator.reconcile.store import reconcile_store
+from memory_operator.reconcile.token_review import reconcile_token_review
+
+logger = logging.getLogger(__name__)
+
+
+async def reconcile(context: Context, key: ReconcileKey) -> float | None:
+    """Make one object as it should be; return after how many seconds to look again, if at all."""
+    if key == TOKEN_REVIEW:
+        return await reconcile_token_review(context)
+    match key.kind:
+        case names.MEMORY_STORE:
+            return await reconcile_store(context, key.object)
+        case names.AGENT_MEMORY:
+            return await reconcile_agent(context, key.object)
+        case _:
+            return await reconcile_model_api(context, key.object)
+
+
+async def work_once(context: Context, key: ReconcileKey) -> None:
+    """Reconcile one key that was taken from the queue and give it back."""
+    queue, metrics = context.queue, context.metrics
+    started = time.perf_counter()
+    fields = {"kind": key.kind, "object": str(key.object)}
+    try:
+        again_after = await reconcile(context, key)
+    except TryLater as error:
+        delay = queue.retry(key, error.after_seconds or 0.0)
+        metrics.retries.labels(key.kind).inc()
+        metrics.reconciles.labels(key.kind, "later").inc()
+        logger.info("reconcile put off", extra={**fields, "error": type(error).__name__, "seconds": round(delay, 2)})
+    except Refused as error:
+        delay = queue.retry(key)
+        metrics.reconciles.labels(key.kind, "refused").inc()
+        logger.warning("reconcile refused", extra={**fields, "error": type(error).__name__, "seconds": round(delay, 2)})
+    except MemoryOperatorError:
+        queue.retry(key)
+        metrics.reconciles.labels(key.kind, "failed").inc()
+        logger.exception("reconcile failed", extra=fields)
+    except Exception:
+        queue.retry(key)
+        metrics.reconciles.labels(key.kind, "failed").inc()
+        logger.exception("reconcile failed", extra=fields)
+    else:
+        queue.succeed(key)
+        metrics.reconciles.labels(key.kind, "ok").inc()
+        if again_after is not None:
+            queue.add_after(key, again_after)
+    finally:
+        queue.done(key)
+        metrics.reconcile_seconds.labels(key.kind).observe(time.perf_counter() - started)
+        metrics.queue_depth.set(len(queue))
+        metrics.queue_seconds.set(queue.oldest_seconds)
+
+
+async def work(context: Context) -> None:
+    """Reconcile keys for ever."""
+    while True:
+        await work_once(context, await context.queue.get())
+
+
+async def run_workers(context: Context) -> None:
+    """Run as many workers as the settings say, until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        for _ in range(context.settings.workers):
+            group.create_task(work(context))
+
+
+async def resync(context: Context) -> int:
+    """List every watched kind, take what is new, forget what has vanished; return how many ghosts there were.
+
+    kopf tells nothing of objects that were deleted while a watch was down.
+    """
+    ghosts = 0
+    settings = context.settings
+    namespaces: tuple[str | None, ...] = settings.watch_namespaces or (None,)
+    for kind, selector in kinds.watched(settings).items():
+        items, oldest = [], None
+        for namespace in namespaces if kind.is_namespaced else (None,):
+            listing = await context.cluster.list(kind, namespace, selector)
+            items += listing.items
+            oldest = listing.resource_version if oldest is None else min(oldest, listing.resource_version)
+        for body in items:
+            context.enqueue(context.cache.put(kind, body))
+        for key, uid in context.cache.missing(kind, items, oldest or 0):
+            ghosts += 1
+            context.metrics.ghosts.labels(kind.name).inc()
+            context.enqueue(context.cache.remove(kind, key, uid))
+    for kind in kinds.OWN:
+        context.enqueue(ReconcileKey(kind.name, key) for key in context.cache.keys(kind))
+    context.enqueue({TOKEN_REVIEW})
+    context.metrics.resync_timestamp.set(context.now().timestamp())
+    return ghosts

@@ -1,0 +1,205 @@
+"""The two things that no watch tells: what a store's pods say of themselves, and whether a ModelAPI answers.
+
+Both are polled: soon while something is not ready, seldom else. What they find is put where a reconcile reads it,
+and the object is enqueued when it matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.cluster.cache import ReconcileKey
+from memory_operator.cluster.health import AddressResolver, HealthReader, HealthTarget, HealthUnavailable
+from memory_operator.cluster.probing import ModelProber
+from memory_operator.crd import conditions, model_api
+from memory_operator.crd.base import ObjectKey
+from memory_operator.crd.conditions import ConditionType
+from memory_operator.errors import InvalidSpec
+from memory_operator.pacing import Backoff
+from memory_operator.queue import WorkQueue
+from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.store import health_target
+from memory_operator.status.snapshot import HealthState
+from memory_service.contract.health import Counters, HealthReport
+
+logger = logging.getLogger(__name__)
+
+_CATCH_UP_SECONDS = (0.7, 1.0, 2.0)
+"""Delays of the polls after new bindings, until the replicas use them; then the interval of what is not ready."""
+
+
+def _counters(reports: tuple[HealthReport, ...]) -> Counters | None:
+    """Return the store's numbers: replicas of one database count the same rows, so that the largest is right."""
+    if not reports:
+        return None
+    return Counters(
+        facts=max(report.counters.facts for report in reports),
+        pending=max(report.counters.pending for report in reports),
+        oldest_seconds=max(report.counters.oldest_seconds for report in reports),
+        dead=max(report.counters.dead for report in reports),
+    )
+
+
+def _significant(state: HealthState | None) -> object:
+    """Return what of a health state changes a status, its numbers aside."""
+    if state is None:
+        return None
+    reports = [report.model_copy(update={"counters": Counters()}) for report in state.reports]
+    return (sorted(reports, key=lambda report: report.replica), state.unreachable_since)
+
+
+class HealthMonitor:
+    """Polls the stores."""
+
+    def __init__(
+        self, context: Context, reader: HealthReader, resolver: AddressResolver, clock: Callable[[], float]
+    ) -> None:
+        self._context = context
+        self._reader = reader
+        self._resolver = resolver
+        self._clock = clock
+        self._queue: WorkQueue[ObjectKey] = WorkQueue(clock, Backoff(1, 60, random.random))
+        self._counted_at: dict[ObjectKey, float] = {}
+        self._catching_up: dict[ObjectKey, int] = {}
+        context.watch_health = self.watch
+
+    def watch(self, store: ObjectKey, seconds: float) -> None:
+        """Have a store asked after some seconds, or earlier when that was planned."""
+        if seconds < min(_CATCH_UP_SECONDS):
+            self._catching_up[store] = 0
+        self._queue.add_after(store, seconds)
+
+    def _interval(self, store: ObjectKey, state: HealthState) -> float:
+        settings, ledger = self._context.settings, self._context.ledger
+        revision = ledger.revision(store)
+        is_behind = any(report.ready and report.bindings_revision != revision for report in state.reports)
+        if is_behind and ledger.is_awaited(store):
+            step = self._catching_up.get(store, 0)
+            self._catching_up[store] = step + 1
+            if step < len(_CATCH_UP_SECONDS):
+                return _CATCH_UP_SECONDS[step]
+            return settings.unready_health_seconds
+        body = self._context.cache.body(kinds.MEMORY_STORE, store) or {}
+        is_ready = conditions.is_true(body.get("status") or {}, ConditionType.READY)
+        are_well = state.reports and all(report.ready for report in state.reports) and not state.failures
+        seconds = settings.health_seconds if is_ready and are_well else settings.unready_health_seconds
+        return seconds * (0.9 + 0.2 * random.random())
+
+    async def poll(self, store: ObjectKey) -> float | None:
+        """Ask all pods of a store once; return when to ask again, None when the store is gone."""
+        context = self._context
+        target = health_target(context, store)
+        if target is None:
+            self._counted_at.pop(store, None)
+            self._catching_up.pop(store, None)
+            return None
+        old = context.health.get(store)
+        state = await self._ask(target, old)
+        now = self._clock()
+        are_numbers_due = now - self._counted_at.get(store, float("-inf")) >= context.settings.counters_seconds
+        fresh = _counters(state.considered)
+        if are_numbers_due or old is None or old.counters is None:
+            state = replace(state, counters=fresh)
+            if fresh is not None:
+                self._counted_at[store] = now
+        else:
+            state = replace(state, counters=old.counters)
+        if health_target(context, store) is None:
+            return None
+        context.health[store] = state
+        if _significant(old) != _significant(state) or (old and old.counters) != state.counters:
+            context.queue.add(ReconcileKey(names.MEMORY_STORE, store))
+        old_revisions = {report.bindings_revision for report in old.reports} if old else set()
+        revision = context.ledger.revision(store)
+        revisions = {report.bindings_revision for report in state.reports}
+        if revisions != old_revisions or revision in revisions:
+            context.enqueue(ReconcileKey(names.AGENT_MEMORY, agent) for agent in context.ledger.woken(store))
+        return self._interval(store, state)
+
+    async def _ask(self, target: HealthTarget, old: HealthState | None) -> HealthState:
+        addresses = self._resolver(target.store)
+        answers = await asyncio.gather(*(self._read(target, address) for address in addresses))
+        reports = tuple(
+            sorted((item for item in answers if isinstance(item, HealthReport)), key=lambda item: item.replica)
+        )
+        failures = tuple(sorted({item for item in answers if isinstance(item, str)}))
+        unreachable_since: datetime | None = None
+        if not reports and addresses:
+            unreachable_since = (old.unreachable_since if old else None) or self._context.now()
+        return HealthState(reports, failures, unreachable_since)
+
+    async def _read(self, target: HealthTarget, address: str) -> HealthReport | str:
+        try:
+            report = await self._reader.read(target, address)
+        except HealthUnavailable as error:
+            self._context.metrics.health_reads.labels("failed").inc()
+            return str(error)
+        self._context.metrics.health_reads.labels("ok").inc()
+        return report
+
+    async def _work(self) -> None:
+        while True:
+            store = await self._queue.get()
+            try:
+                seconds = await self.poll(store)
+            finally:
+                self._queue.done(store)
+            if seconds is not None:
+                self._queue.add_after(store, seconds)
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._context.settings.health_concurrency):
+                group.create_task(self._work())
+
+
+class ModelMonitor:
+    """Probes the ModelAPIs."""
+
+    def __init__(self, context: Context, prober: ModelProber, clock: Callable[[], float]) -> None:
+        self._context = context
+        self._prober = prober
+        self._queue: WorkQueue[ObjectKey] = WorkQueue(clock, Backoff(1, 60, random.random))
+        context.watch_model = self._queue.add
+
+    async def poll(self, key: ObjectKey) -> float | None:
+        """Probe a ModelAPI once; return when to probe again, None when there is nothing to probe."""
+        context = self._context
+        body = context.cache.body(kinds.MODEL_API, key)
+        try:
+            model = model_api.parse(body) if body is not None else None
+        except InvalidSpec:
+            model = None
+        if model is None or model.spec.probe is model_api.Probe.NONE:
+            return None
+        result = await self._prober.probe(model)
+        known = (model.id.generation, result)
+        if context.probes.get(key) != known:
+            context.probes[key] = known
+            context.queue.add(ReconcileKey(names.MODEL_API, key))
+        seconds = context.settings.probe_seconds
+        return seconds * (0.9 + 0.2 * random.random()) if result.is_reachable else seconds / 3
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            try:
+                seconds = await self.poll(key)
+            finally:
+                self._queue.done(key)
+            if seconds is not None:
+                self._queue.add_after(key, seconds)
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(self._work())

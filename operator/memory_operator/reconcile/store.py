@@ -1,0 +1,183 @@
+"""Reconcile a MemoryStore."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.cluster.cache import Child, ReconcileKey, existing_claim
+from memory_operator.cluster.health import HealthTarget
+from memory_operator.crd import agent_memory, conditions, memory_store, model_api
+from memory_operator.crd.agent_memory import AgentMemory
+from memory_operator.crd.base import ObjectKey, identity
+from memory_operator.crd.conditions import ConditionType
+from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.crd.model_api import ModelApi
+from memory_operator.desired import bindings, config, network
+from memory_operator.desired.metadata import store_selector
+from memory_operator.desired.plan import ChildKey
+from memory_operator.desired.store import StoreInputs, desired_objects
+from memory_operator.errors import InvalidSpec
+from memory_operator.reconcile.access import is_allowed, is_holder
+from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority
+from memory_operator.reconcile.writing import sync_children, write_status
+from memory_operator.status.snapshot import ApplyProblem, ModelState, StoreSnapshot
+from memory_operator.status.store import invalid_status, store_status
+
+_FIRST_HEALTH_SECONDS = 0.3
+"""After new bindings: a watch tells the replicas at once, so that the first look usually finds them in use."""
+
+
+def find(context: Context, key: ObjectKey) -> MemoryStore | None:
+    """Return a store if it exists and is valid."""
+    body = context.cache.body(kinds.MEMORY_STORE, key)
+    if body is None:
+        return None
+    try:
+        return memory_store.parse(body)
+    except InvalidSpec:
+        return None
+
+
+def health_target(context: Context, key: ObjectKey) -> HealthTarget | None:
+    """Return how to ask a store's pods; None when it is gone."""
+    store = find(context, key)
+    if store is None:
+        return None
+    host = names.service_host(key.namespace, key.name, context.settings.cluster_domain)
+    known = context.authorities.get(_authority_key(store)) if store.spec.tls else None
+    ca = store.spec.tls.ca_bundle if store.spec.tls else None
+    return HealthTarget(key, store.scheme, host, ca or (known[1] if known else None))
+
+
+def _authority_key(store: MemoryStore) -> ObjectKey:
+    reference = store.spec.tls.ca_config_map_ref if store.spec.tls else None
+    return ObjectKey(store.id.namespace, reference.name if reference else "")
+
+
+def _models(context: Context, store: MemoryStore) -> tuple[dict[str, ModelApi], tuple[ModelState, ...]]:
+    found: dict[str, ModelApi] = {}
+    states = []
+    for name in store.model_apis:
+        body = context.cache.body(kinds.MODEL_API, ObjectKey(store.id.namespace, name))
+        if body is None:
+            states.append(ModelState(name, False, False, "does not exist in this namespace"))
+            continue
+        try:
+            found[name] = model_api.parse(body)
+        except InvalidSpec as error:
+            states.append(ModelState(name, True, False, str(error)))
+            continue
+        ready = conditions.by_type(body.get("status") or {}).get(ConditionType.READY, {})
+        message = ready.get("message") or "has not been probed yet"
+        states.append(ModelState(name, True, ready.get("status") == "True", message))
+    return found, tuple(states)
+
+
+def row(context: Context, agent: AgentMemory, store: MemoryStore) -> tuple[str, str]:
+    """Return an agent's row; it is made once for each version of what it depends on."""
+    basis = (agent.id.uid, agent.id.generation, store.key, store.spec.default_failure_mode)
+    known = context.rows.get(agent.key)
+    if known is not None and known[0] == basis:
+        return known[1], known[2]
+    key, text = bindings.row(agent, store)
+    context.rows[agent.key] = (basis, key, text)
+    return key, text
+
+
+def _rows(context: Context, store: MemoryStore) -> dict[str, str]:
+    """Return the rows of all agents that are bound by right."""
+    rows = {}
+    for key in context.cache.agents_of(store.key):
+        body = context.cache.body(kinds.AGENT_MEMORY, key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            continue
+        try:
+            agent = agent_memory.parse(body)
+        except InvalidSpec:
+            continue
+        if is_allowed(context, store, key.namespace) and is_holder(context, agent):
+            row_key, text = row(context, agent, store)
+            rows[row_key] = text
+    return rows
+
+
+def _placement(children: Mapping[ChildKey, Child], store: MemoryStore) -> dict[str, int]:
+    """Return the part in which each row is now."""
+    placement: dict[str, int] = {}
+    prefix = f"{names.bindings_prefix(store.id.name)}-"
+    for (kind, name), child in sorted(children.items()):
+        number = name.removeprefix(prefix)
+        if kind == kinds.CONFIG_MAP.name and name.startswith(prefix) and number.isdecimal():
+            for key in child.rows:
+                placement.setdefault(key, int(number))
+    return placement
+
+
+async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
+    """Make a store's objects and status as they should be; return after how many seconds to look again."""
+    body = context.cache.body(kinds.MEMORY_STORE, key)
+    if body is None:
+        context.ledger.forget(key)
+        context.health.pop(key, None)
+        return None
+    if body["metadata"].get("deletionTimestamp"):
+        return None
+    who, previous, now = identity(body), body.get("status") or {}, context.now()
+    try:
+        store = memory_store.parse(body)
+    except InvalidSpec as error:
+        await write_status(context, who, previous, invalid_status(who, previous, error.problems, now))
+        return None
+    own_key = ReconcileKey(who.kind, key)
+    children = context.cache.children(own_key)
+    models, states = _models(context, store)
+    deployment_key = (kinds.DEPLOYMENT.name, names.memory(key.name))
+    has_started = deployment_key in children and children[deployment_key].observed.controller_uid == who.uid
+    may_start = has_started or all(state.is_found and state.is_ready for state in states)
+    claim_key = (kinds.CLAIM.name, names.volume_claim(key.name))
+    known_claim = children.get(claim_key)
+    await authority(context, store)
+    problems: tuple[ApplyProblem, ...] = ()
+    if not store.spec.paused:
+        rows = _rows(context, store)
+        inputs = StoreInputs(
+            store=store,
+            settings=context.settings,
+            models=models,
+            rows=rows,
+            placement=_placement(children, store),
+            existing_claim=existing_claim(known_claim.claim) if known_claim and known_claim.claim else None,
+            may_start=may_start,
+        )
+        wanted = desired_objects(inputs)
+        problems = await sync_children(context, who, wanted.objects, wanted.held)
+        if context.ledger.record(key, rows):
+            context.watch_health(key, _FIRST_HEALTH_SECONDS)
+    children = context.cache.children(own_key)
+    workload, claim = children.get(deployment_key), children.get(claim_key)
+    snapshot = StoreSnapshot(
+        endpoint=network.endpoint(store, context.settings),
+        deployment=workload.deployment if workload else None,
+        claim=claim.claim if claim and store.is_local else None,
+        wanted_size=str(store.local.persistent_volume.size) if store.is_local else None,
+        health=context.health.get(key),
+        models=states,
+        waits_for_models=not may_start,
+        problems=problems,
+        selector=store_selector(key.name),
+        schema_name=None if store.is_local else config.schema_name(store),
+    )
+    patience = timedelta(seconds=context.settings.hysteresis_seconds)
+    await write_status(context, who, previous, store_status(store, snapshot, now, patience))
+    context.watch_health(key, context.settings.health_seconds)
+    if store.spec.tls and store.spec.tls.ca_config_map_ref:
+        return AUTHORITY_SECONDS
+    unreachable_since = snapshot.health.unreachable_since if snapshot.health else None
+    if unreachable_since is not None:
+        remaining = (patience - (now - unreachable_since)).total_seconds()
+        return remaining + 0.05 if remaining > 0 else None
+    return None

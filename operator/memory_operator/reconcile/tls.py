@@ -1,0 +1,35 @@
+"""The CA of a store that serves TLS: named in its spec, copied to its agents, trusted for its health reports."""
+
+from __future__ import annotations
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.cluster.cache import ReconcileKey
+from memory_operator.crd.base import ObjectKey
+from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.reconcile.context import Context
+
+AUTHORITY_SECONDS = 60.0
+"""How often a ConfigMap that is not ours, and so not watched, is read again."""
+
+
+async def authority(context: Context, store: MemoryStore) -> str | None:
+    """Return the CA that a store's certificate is checked against; None without TLS or when it cannot be found."""
+    if store.spec.tls is None:
+        return None
+    if store.spec.tls.ca_bundle is not None:
+        return store.spec.tls.ca_bundle
+    reference = store.spec.tls.ca_config_map_ref
+    assert reference is not None, "one of the two is there in a valid spec"
+    key = ObjectKey(store.id.namespace, reference.name)
+    now = context.now().timestamp()
+    known = context.authorities.get(key)
+    if known is not None and now - known[0] < AUTHORITY_SECONDS - 1:
+        return known[1]
+    live = await context.cluster.get(kinds.CONFIG_MAP, key.namespace, key.name)
+    text = ((live or {}).get("data") or {}).get(reference.key)
+    context.authorities[key] = (now, text)
+    if known is None or known[1] != text:
+        agents = context.cache.agents_of(store.key)
+        context.enqueue(ReconcileKey(names.AGENT_MEMORY, agent) for agent in agents)
+    return text

@@ -1,0 +1,36 @@
+"""Keep the one ClusterRoleBinding that lets the stores' ServiceAccounts review tokens."""
+
+from __future__ import annotations
+
+import logging
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.crd.base import ObjectKey
+from memory_operator.desired.access import token_review_binding
+from memory_operator.desired.ownership import desired_digest
+from memory_operator.errors import Refused
+from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.writing import apply
+
+logger = logging.getLogger(__name__)
+
+
+async def reconcile_token_review(context: Context) -> float | None:
+    """Make the binding list the accounts of all stores; those of stores that are gone leave it."""
+    accounts = []
+    for body in context.cache.bodies(kinds.MEMORY_STORE):
+        meta = body["metadata"]
+        account = body["spec"].get("serviceAccountName") or names.memory(meta["name"])
+        accounts.append(ObjectKey(meta["namespace"], account))
+    manifest = token_review_binding(accounts, context.settings)
+    name = context.settings.token_review_binding
+    there = context.cache.child(kinds.CLUSTER_ROLE_BINDING, ObjectKey("", name))
+    if there is not None and desired_digest(manifest) in (there.observed.digest, there.observed.accepted_digest):
+        return None
+    try:
+        await apply(context, manifest)
+    except Refused as error:
+        logger.warning("token review binding refused", extra={"error": type(error).__name__})
+        return context.settings.resync_seconds
+    return None

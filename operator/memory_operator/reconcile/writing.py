@@ -1,0 +1,168 @@
+"""Writes of a reconcile: children by plan, status if it changed, and few events."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC
+from typing import Any
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.cluster.cache import ReconcileKey
+from memory_operator.crd import conditions
+from memory_operator.crd.base import Identity, JsonObject, ObjectKey
+from memory_operator.crd.conditions import ConditionType, Reason
+from memory_operator.desired.metadata import Manifest
+from memory_operator.desired.ownership import desired_digest
+from memory_operator.desired.plan import ChildKey, plan
+from memory_operator.errors import MemoryOperatorError, Refused
+from memory_operator.reconcile.context import Context
+from memory_operator.status.snapshot import ApplyProblem
+
+logger = logging.getLogger(__name__)
+
+_ANNOUNCED = {
+    (names.MEMORY_STORE, ConditionType.READY),
+    (names.MEMORY_STORE, ConditionType.PAUSED),
+    (names.MEMORY_STORE, ConditionType.STALLED),
+    (names.AGENT_MEMORY, ConditionType.ACCEPTED),
+}
+"""Conditions whose change is worth an Event; an outage must not write one for each of a thousand agents."""
+
+
+def _is_ours(owner: Identity, live: Mapping[str, Any]) -> bool:
+    """Whether an object that the caches do not show may be taken: ours with lost labels, or a kept claim."""
+    meta = live["metadata"]
+    controllers = [item["uid"] for item in meta.get("ownerReferences") or () if item.get("controller")]
+    if controllers:
+        return bool(controllers[0] == owner.uid)
+    labels = meta.get("labels") or {}
+    label = names.STORE_LABEL if owner.kind == names.MEMORY_STORE else names.AGENT_LABEL
+    if labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY and labels.get(label) == owner.name:
+        return True
+    return any(entry.get("manager") == names.FIELD_MANAGER for entry in meta.get("managedFields") or ())
+
+
+def _problem(key: ChildKey, error: Refused) -> ApplyProblem:
+    reason = Reason.APPLY_FAILED
+    if key[0] == kinds.CLAIM.name:
+        reason = Reason.VOLUME_EXPANSION_REFUSED
+    return ApplyProblem(key[0], key[1], reason, f"{key[0]} {key[1]!r}: {error}")
+
+
+def _name_conflict(key: ChildKey) -> ApplyProblem:
+    message = f"{key[0]} {key[1]!r} exists and belongs to somebody else; rename it, or this object."
+    return ApplyProblem(key[0], key[1], Reason.NAME_CONFLICT, message)
+
+
+async def sync_children(
+    context: Context, owner: Identity, desired: Iterable[Manifest], held: Collection[ChildKey]
+) -> tuple[ApplyProblem, ...]:
+    """Make the cluster hold what is desired of one object; return what the API server refused.
+
+    Raises:
+        TryLater: the API server could not do it now; what was written stays, the rest follows with the retry.
+    """
+    own_key = ReconcileKey(owner.kind, owner.key)
+    children = context.cache.children(own_key)
+    wanted = list(desired)
+    for manifest in wanted:
+        key = (manifest["kind"], manifest["metadata"]["name"])
+        if key not in children:
+            other = context.cache.child(kinds.ALL[key[0]], ObjectKey(owner.namespace, key[1]))
+            if other is not None:
+                children[key] = other
+    observed = {key: child.observed for key, child in children.items()}
+    todo = plan(owner.uid, wanted, held, observed)
+    problems = [_name_conflict(key) for key in todo.conflicts if children[key].owner != own_key]
+    for manifest in todo.apply:
+        key = (manifest["kind"], manifest["metadata"]["name"])
+        kind = kinds.ALL[key[0]]
+        try:
+            if key not in children:
+                live = await context.cluster.get(kind, owner.namespace, key[1])
+                if live is not None and not _is_ours(owner, live):
+                    problems.append(_name_conflict(key))
+                    continue
+            await apply(context, manifest)
+        except Refused as error:
+            logger.warning("object refused", extra={"kind": key[0], "name": str(owner.key), "child": key[1]})
+            problems.append(_problem(key, error))
+    for kind_name, name in todo.delete:
+        kind, child = kinds.ALL[kind_name], children[(kind_name, name)]
+        await context.cluster.delete(kind, owner.namespace, name, child.uid)
+        context.metrics.writes.labels(kind_name, "delete").inc()
+        context.cache.remove(kind, child.key, child.uid)
+    return tuple(problems)
+
+
+async def apply(context: Context, manifest: Manifest) -> JsonObject:
+    """Apply one object and take the answer into the cache."""
+    kind = kinds.ALL[manifest["kind"]]
+    live = await context.cluster.apply(kind, manifest)
+    context.metrics.writes.labels(kind.name, "apply").inc()
+    context.cache.accept(kind, live, desired_digest(manifest))
+    logger.info("object applied", extra={"kind": kind.name, "child": manifest["metadata"]["name"]})
+    return live
+
+
+async def write_status(context: Context, who: Identity, previous: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+    """Write a status if it differs from the one that is there, and have those who read it look again."""
+    if dict(previous) == dict(status):
+        return
+    kind = kinds.ALL[who.kind]
+    manifest: JsonObject = {
+        "apiVersion": names.API_VERSION,
+        "kind": who.kind,
+        "metadata": {"name": who.name, "namespace": who.namespace, "uid": who.uid},
+        "status": dict(status),
+    }
+    live = await context.cluster.apply_status(kind, manifest)
+    context.metrics.writes.labels(who.kind, "status").inc()
+    changed = context.cache.put(kind, live)
+    context.enqueue(changed - {ReconcileKey(who.kind, who.key)})
+    await _announce(context, who, previous, status)
+
+
+async def _announce(context: Context, who: Identity, previous: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+    before = conditions.by_type(previous)
+    for kind, item in conditions.by_type(status).items():
+        old = before.get(kind)
+        is_quiet = (who.kind, ConditionType(kind)) not in _ANNOUNCED or item["status"] == "Unknown"
+        if is_quiet or (old is not None and (old["status"], old["reason"]) == (item["status"], item["reason"])):
+            continue
+        is_good = item["status"] == "True" and kind in (ConditionType.READY, ConditionType.ACCEPTED)
+        if is_good and kind == ConditionType.ACCEPTED and old is None:
+            continue
+        await _post_event(context, who, item, "Normal" if is_good or kind == ConditionType.PAUSED else "Warning")
+
+
+async def _post_event(context: Context, who: Identity, condition: Mapping[str, Any], severity: str) -> None:
+    basis = "/".join((who.uid, condition["type"], condition["reason"], condition["lastTransitionTime"]))
+    name = f"{who.name}.{hashlib.sha256(basis.encode()).hexdigest()[:16]}"
+    event: JsonObject = {
+        "apiVersion": kinds.EVENT.api_version,
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": who.namespace},
+        "eventTime": context.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "reportingController": f"{names.GROUP}/operator",
+        "reportingInstance": context.settings.pod_name,
+        "action": "Reconcile",
+        "reason": condition["reason"],
+        "note": condition["message"] or condition["reason"],
+        "type": severity,
+        "regarding": {
+            "apiVersion": names.API_VERSION,
+            "kind": who.kind,
+            "name": who.name,
+            "namespace": who.namespace,
+            "uid": who.uid,
+        },
+    }
+    try:
+        await context.cluster.create(kinds.EVENT, event)
+    except MemoryOperatorError as error:
+        context.metrics.lost_events.labels(type(error).__name__).inc()
+        logger.debug("event not posted", extra={"error": type(error).__name__})
