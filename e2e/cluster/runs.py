@@ -256,7 +256,7 @@ def take_down(run: Run) -> None:
 
 
 def _remove_root_owned(run: Run) -> None:
-    sockets = list(_shim_sockets(run))
+    sockets = list(shim_sockets(run))
     processes.end(run.groups.pids(), grace_seconds=1)  # the containers' shims
     for mount in _mounts(run):
         with contextlib.suppress(ProgramFailed):  # one that went with the mount above it
@@ -278,7 +278,7 @@ def _mounts(run: Run) -> list[str]:
     return sorted((p for p in points if p.startswith(f"{run.folder}/")), reverse=True)
 
 
-def _shim_sockets(run: Run) -> Iterator[Path]:
+def shim_sockets(run: Run) -> Iterator[Path]:
     """The sockets of the containers' shims, which lie outside the run's folder."""
     for started in run.folder.glob("node*/state/*/*/*/bootstrap.json"):
         address = json.loads(started.read_text()).get("address", "")
