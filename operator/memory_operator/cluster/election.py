@@ -85,7 +85,8 @@ class Election:
             self._seen, self._seen_at = seen, self._monotonic()
         if not holder or holder == self._settings.pod_name:
             return False
-        return self._monotonic() - self._seen_at < spec.get("leaseDurationSeconds", self._settings.lease_seconds)
+        lasts = float(spec.get("leaseDurationSeconds") or self._settings.lease_seconds)
+        return self._monotonic() - self._seen_at < lasts
 
     async def try_to_lead(self) -> bool:
         """Take or renew the Lease if that is possible now; return whether this process leads.

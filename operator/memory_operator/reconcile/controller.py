@@ -9,6 +9,7 @@ import time
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.cache import TOKEN_REVIEW, ReconcileKey
+from memory_operator.crd.base import JsonObject
 from memory_operator.errors import MemoryOperatorError, Refused, TryLater
 from memory_operator.reconcile.agent import reconcile_agent
 from memory_operator.reconcile.context import Context
@@ -90,7 +91,8 @@ async def resync(context: Context) -> int:
     settings = context.settings
     namespaces: tuple[str | None, ...] = settings.watch_namespaces or (None,)
     for kind, selector in kinds.watched(settings).items():
-        items, oldest = [], None
+        items: list[JsonObject] = []
+        oldest: int | None = None
         for namespace in namespaces if kind.is_namespaced else (None,):
             listing = await context.cluster.list(kind, namespace, selector)
             items += listing.items

@@ -62,12 +62,12 @@ class Ledger:
         return known.revision if known else None
 
     def holds(self, store: ObjectKey, key: str, text: str, reported: Iterable[str]) -> bool | None:
-        """Whether all reported revisions hold this row; None when nobody has reported."""
+        """Whether all reported revisions hold this row; None when nobody has reported, or nothing was written yet."""
         revisions = list(reported)
-        if not revisions:
-            return None
         known = self._rows.get(store)
-        if known is None or known.current.get(key) != text:
+        if not revisions or known is None:
+            return None
+        if known.current.get(key) != text:
             return False
         return all(known.revisions.get(revision, 0) >= known.since[key] for revision in revisions)
 

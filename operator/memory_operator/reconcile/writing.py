@@ -108,9 +108,14 @@ async def apply(context: Context, manifest: Manifest) -> JsonObject:
     return live
 
 
+def _comparable(status: Mapping[str, Any]) -> JsonObject:
+    """Return a status in which the order of the conditions does not count."""
+    return {**status, "conditions": sorted(status.get("conditions") or (), key=lambda item: str(item["type"]))}
+
+
 async def write_status(context: Context, who: Identity, previous: Mapping[str, Any], status: Mapping[str, Any]) -> None:
     """Write a status if it differs from the one that is there, and have those who read it look again."""
-    if dict(previous) == dict(status):
+    if _comparable(previous) == _comparable(status):
         return
     kind = kinds.ALL[who.kind]
     manifest: JsonObject = {

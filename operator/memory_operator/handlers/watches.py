@@ -1,0 +1,67 @@
+"""One `on.event` handler for every watched kind. No finalizers, no annotations, no index, no timers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.cluster.cache import key_of
+from memory_operator.cluster.kinds import Kind
+from memory_operator.crd.base import JsonObject
+from memory_operator.reconcile.context import Context
+from memory_operator.settings import OperatorSettings
+
+
+def take(context: Context, kind: Kind, event_type: str | None, body: JsonObject) -> None:
+    """Take one watch event: `DELETED`, or anything else for an object that is there."""
+    context.metrics.events.labels(kind.name).inc()
+    if event_type == "DELETED":
+        changed = context.cache.remove(kind, key_of(body), body["metadata"]["uid"])
+    else:
+        body.setdefault("apiVersion", kind.api_version)
+        body.setdefault("kind", kind.name)
+        changed = context.cache.put(kind, body)
+    context.enqueue(changed)
+
+
+def registry(context: Context) -> kopf.OperatorRegistry:
+    """Return the handlers of all watched kinds."""
+    handlers = kopf.OperatorRegistry()
+    for kind in kinds.watched(context.settings):
+        _watch(handlers, context, kind)
+
+    @kopf.on.login(registry=handlers)
+    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+
+    return handlers
+
+
+def _watch(handlers: kopf.OperatorRegistry, context: Context, kind: Kind) -> None:
+    async def seen(event: kopf.RawEvent, **_: Any) -> None:
+        take(context, kind, event["type"], dict(event["object"]))
+
+    kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers, id=f"see-{kind.plural}")(seen)
+
+
+def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
+    """Return kopf's own settings; the numbers are those under which watches neither stall nor flood."""
+    own = kopf.OperatorSettings()
+    own.posting.enabled = False
+    own.peering.standalone = True
+    own.scanning.disabled = not settings.is_cluster_wide
+    own.persistence.finalizer = f"{names.GROUP}/unused"
+    own.networking.request_timeout = settings.request_timeout_seconds
+    own.networking.connect_timeout = 10
+    own.networking.error_backoffs = [1, 2, 4, 8]
+    own.watching.server_timeout = 290
+    own.watching.client_timeout = 300
+    own.watching.connect_timeout = 10
+    own.watching.chunk_size = 500
+    for kind, selector in kinds.watched(settings).items():
+        if selector:
+            own.watching.label_selectors[(kind.group, kind.version, kind.plural)] = selector
+    return own
