@@ -154,7 +154,7 @@ class AuthMode(StrEnum):
 
 
 class Revocation(StrEnum):
-    """Whether a token must be checked by TokenReview: `required` refuses every token while the check is not possible."""
+    """Whether TokenReview must check each token: `required` refuses every token while it cannot."""
 
     PREFERRED = "preferred"
     REQUIRED = "required"
@@ -295,7 +295,8 @@ class ServiceConfig(FileModel):
         budget, trigger, target = self.short_term.token_budget, self.compaction_trigger, self.compaction_target
         if not (0 < target <= trigger <= budget) or (target == trigger and budget > 1):
             raise ValueError(
-                f"0 < compactionTarget < compactionTrigger <= tokenBudget is expected; got {target}, {trigger}, {budget}"
+                "0 < compactionTarget < compactionTrigger <= tokenBudget is expected; "
+                f"got {target}, {trigger}, {budget}"
             )
         if self.worker.mode is WorkerMode.SEPARATE and self.storage.type is StorageType.LOCAL:
             raise ValueError("worker.mode `separate` needs storage.type `external`: one process owns a local folder")
