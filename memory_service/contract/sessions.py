@@ -84,7 +84,6 @@ class JobKind(StrEnum):
     EXTRACT = "extract"
     EMBED = "embed"
     EXPIRE = "expire"
-    SWEEP = "sweep"
     PURGE = "purge"
     REBUILD_INDEX = "rebuild_index"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.items import FactStatus
-from memory_service.contract.scopes import FactKind, Kind
+from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.contract.sessions import JobKind, JobState
 from memory_service.contract.turns import Role
 from memory_service.contract.verbs import ErasureStatus
@@ -41,6 +41,7 @@ class SessionRow:
     id: int
     owner: Owner
     home_id: int
+    fact_scope: Scope
     last_seq: int
     window_tokens: int
     window_turns: int

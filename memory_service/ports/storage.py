@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from memory_service.contract.health import PartHealth
+from memory_service.contract.scopes import Scope
 from memory_service.contract.sessions import Diagnostics, JobKind, JobState
 from memory_service.domain.callers import Principal
 from memory_service.domain.owners import AgentPairs, Erasure, Owner, PrincipalPairs
@@ -48,6 +49,12 @@ class Owners(Protocol):
     def ensure(self, owner: Owner) -> OwnerRow:
         """Return the owner's row, made if it is not there."""
 
+    def share(self, owner: Owner) -> OwnerRow:
+        """Like `ensure`, and keep erasures (not other writers) waiting until the transaction ends.
+
+        Every write takes it on its home pair first, so that no write can be stored against a state erased meanwhile.
+        """
+
     def lock(self, owner: Owner) -> OwnerRow:
         """Like `ensure`, and hold the row until the transaction ends: one writer merges at a time."""
 
@@ -64,8 +71,11 @@ class Owners(Protocol):
 class Sessions(Protocol):
     """Conversations and their running totals."""
 
-    def ensure(self, owner: Owner, now: datetime) -> SessionRow:
-        """Return the session of a session-scope owner, made if needed, locked until the transaction ends."""
+    def ensure(self, owner: Owner, fact_scope: Scope, now: datetime) -> SessionRow:
+        """Return the session of a session-scope owner, made if needed, locked until the transaction ends.
+
+        `fact_scope` is where facts from its turns go from now on.
+        """
 
     def find(self, owner: Owner) -> SessionRow | None:
         """Return the session, or None."""
@@ -115,8 +125,13 @@ class Turns(Protocol):
     def store_vectors(self, session_id: int, vectors: Mapping[int, Vector]) -> int:
         """Save vectors by turn row id; turns that were erased meanwhile are skipped. Safe to repeat."""
 
+    def list(
+        self, homes: Sequence[OwnerRow], *, session: SessionRow | None, after: int | None, limit: int
+    ) -> Sequence[TurnRow]:
+        """Return turns of these pairs (of one session of theirs) by row id, after one; the episodes of a scope."""
+
     def get(self, row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
-        """Return turns that a Pool named; `owner_ids` of the pool have been checked already."""
+        """Return turns that a Pool named, by row id; ids that are gone are left out."""
 
 
 class Digests(Protocol):
@@ -209,7 +224,7 @@ class Jobs(Protocol):
         """Enqueue, or return the id of the queued job with the same kind and dedupe key."""
 
     def claim(self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, now: datetime) -> JobRow | None:
-        """Take the job that is due longest, whose lane is free; expired leases are taken back first (an attempt each)."""
+        """Take the job that is due longest and whose lane is free; expired leases are taken back first, an attempt each."""
 
     def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
         """Lengthen the lease; False when it is no longer ours."""
