@@ -49,10 +49,11 @@ class Owners(Protocol):
     def ensure(self, owner: Owner) -> OwnerRow:
         """Return the owner's row, made if it is not there."""
 
-    def share(self, owner: Owner) -> OwnerRow:
-        """Like `ensure`, and keep erasures (not other writers) waiting until the transaction ends.
+    def share(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Like `ensure` for each, and keep erasures (not other writers) waiting until the transaction ends.
 
-        Every write takes it on its home pair first, so that no write can be stored against a state erased meanwhile.
+        Every write shares its `scopes.generation_owners` first, so that none is stored against a state erased
+        meanwhile; an erasure locks its `marks`.
         """
 
     def lock(self, owner: Owner) -> OwnerRow:
@@ -224,7 +225,7 @@ class Jobs(Protocol):
         """Enqueue, or return the id of the queued job with the same kind and dedupe key."""
 
     def claim(self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, now: datetime) -> JobRow | None:
-        """Take the job that is due longest and whose lane is free; expired leases are taken back first, an attempt each."""
+        """Take the job that is due longest and whose lane is free; expired leases come back first, an attempt each."""
 
     def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
         """Lengthen the lease; False when it is no longer ours."""
