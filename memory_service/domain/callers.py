@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from memory_service.contract.bindings import BindingPolicy
+from memory_service.contract.scopes import Scope
 
 
 class CallerKind(StrEnum):
@@ -42,16 +43,44 @@ class Principal:
         """The form that is shown: `<issuer>#<subject>`."""
         return f"{self.issuer}#{self.subject}"
 
+    @classmethod
+    def parse(cls, display: str) -> Principal:
+        """Return the principal that is shown as `display`; an issuer never holds a `#`, so the first one parts them.
+
+        Raises:
+            ValueError: one of the two parts is empty.
+        """
+        issuer, mark, subject = display.partition("#")
+        if not (issuer and mark and subject):
+            raise ValueError("a principal is shown as `<issuer>#<subject>`, for example `local#anna`")
+        return cls(issuer, subject)
+
 
 @dataclass(frozen=True)
 class Caller:
-    """A verified caller. `agent` is empty for operators and admins; `subject` names the caller in audits."""
+    """A verified caller. `agent` is empty for operators and admins; `subject` names the caller in audits.
+
+    `write_scopes` is set only where more may be written than the binding's own scope and `session` (the mode `none`).
+    `pod` is the uid of the pod whose token was shown, for audits; empty outside of a cluster.
+    """
 
     kind: CallerKind
     subject: str
     agent: str = ""
     principal: Principal | None = None
-    policy: BindingPolicy = BindingPolicy()
+    policy: BindingPolicy = field(default_factory=BindingPolicy)
+    write_scopes: tuple[Scope, ...] = ()
+    pod: str = ""
+
+    @property
+    def readable(self) -> tuple[Scope, ...]:
+        """The scopes that a read may use, never empty."""
+        return self.policy.readable
+
+    @property
+    def writable(self) -> tuple[Scope, ...]:
+        """The scopes that a body of remember and forget may name; the first one is the default."""
+        return self.write_scopes or tuple(dict.fromkeys((self.policy.scope, Scope.SESSION)))
 
     @property
     def principal_hash(self) -> str:
