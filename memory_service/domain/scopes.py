@@ -86,6 +86,19 @@ def session_owner(caller: Caller, session_id: str, workspace: str | None = None)
     )
 
 
+def fact_owner(session: Owner, scope: Scope) -> Owner:
+    """Return the owner of facts from a session's turns, for work that runs after the call (`scope` as it was then)."""
+    match scope:
+        case Scope.PRIVATE:
+            return Owner(scope, session.agent, session.principal, workspace=session.workspace)
+        case Scope.USER:
+            return Owner(scope, principal=session.principal, workspace=session.workspace)
+        case Scope.SHARED:
+            return Owner(scope, workspace=session.workspace)
+        case Scope.SESSION:
+            return session
+
+
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
@@ -372,18 +385,17 @@ _NUMBER_BYTES = 8
 _CHECK_BYTES = 8
 
 
-def generation_owners(caller: Caller, session_id: str | None = None, workspace: str | None = None) -> tuple[Owner, ...]:
+def generation_owners(caller: Caller, session_id: str | None = None) -> tuple[Owner, ...]:
     """Return the owners whose generations say whether anything that this call builds on was erased.
 
-    They include the marks of every erasure that can cover the call. An owner without a row counts as 0.
+    They are the marks of every erasure that can cover the call, so they carry no workspace. One without a row is 0.
     """
-    home = home_owner(caller)
-    owners = [agent_mark(caller.agent), home, home_owner(caller, workspace)]
+    owners = [agent_mark(caller.agent), home_owner(caller)]
     if caller.principal is not None:
         owners.append(Owner(Scope.USER, principal=caller.principal_hash))
     if session_id is not None:
-        owners += [session_owner(caller, session_id), session_owner(caller, session_id, workspace)]
-    return tuple(dict.fromkeys(owners))
+        owners.append(session_owner(caller, session_id))
+    return tuple(owners)
 
 
 def encode_generation(numbers: Mapping[Owner, int]) -> str:
