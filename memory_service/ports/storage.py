@@ -43,8 +43,8 @@ T = TypeVar("T")
 class Owners(Protocol):
     """Owner keys and their generations."""
 
-    def find(self, owner: Owner) -> OwnerRow | None:
-        """Return the owner's row, or None where nothing was ever stored under it."""
+    def find(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Return the rows of these owners; one under which nothing was ever stored is left out."""
 
     def ensure(self, owner: Owner) -> OwnerRow:
         """Return the owner's row, made if it is not there."""
@@ -252,6 +252,9 @@ class Jobs(Protocol):
         before: tuple[datetime, str] | None,
     ) -> Sequence[JobRow]:
         """Return jobs, newest first; `homes` None is the admin's view over all owners."""
+
+    def is_running(self, kind: JobKind, session_id: int, now: datetime) -> bool:
+        """Return whether a worker holds a job of this kind for a session."""
 
     def retry(self, job_id: str, now: datetime) -> bool:
         """Put a dead job back with its attempts cleared; False when it is not dead."""
