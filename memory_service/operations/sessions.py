@@ -48,7 +48,9 @@ async def list_sessions(
         last = rows[-1] if rows else None
         return SessionsResponse(
             sessions=tuple(session_summary(row) for row in rows),
-            next_cursor=encode_cursor((last.last_write_at - _EPOCH) // _MICROSECOND, last.id) if more and last else None,
+            next_cursor=encode_cursor((last.last_write_at - _EPOCH) // _MICROSECOND, last.id)
+            if more and last
+            else None,
         )
 
     return await services.storage.read(read)
@@ -169,4 +171,3 @@ async def _act(services: Services, work: Callable[[Transaction], SessionActionRe
     if answer.jobs:
         services.wake()
     return answer
-

@@ -38,9 +38,7 @@ def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bo
         name=turn.name,
         said_at=said_at,
         tokens=max(1, counter.count(counted)),
-        terms=lexical.terms(
-            lexical.turn_index_text(name=turn.name, role=turn.role.value, said_at=said_at, text=text)
-        ),
+        terms=lexical.terms(lexical.turn_index_text(name=turn.name, role=turn.role.value, said_at=said_at, text=text)),
         client_id=turn.id,
         infer=infer,
     )

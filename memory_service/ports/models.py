@@ -35,7 +35,10 @@ class Embedder(Protocol):
         """
 
     async def embed_query(self, text: str) -> Vector:
-        """Return the vector of a query, within the query timeout."""
+        """Return the vector of a query, within the query timeout; one asked for a moment ago may be kept."""
+
+    def forget_recent(self) -> None:
+        """Drop kept vectors: something was erased."""
 
 
 @dataclass(frozen=True)

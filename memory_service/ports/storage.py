@@ -46,6 +46,9 @@ class Owners(Protocol):
     def find(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
         """Return the rows of these owners; one under which nothing was ever stored is left out."""
 
+    def get(self, owner_id: int) -> OwnerRow | None:
+        """Return an owner by its number."""
+
     def ensure(self, owner: Owner) -> OwnerRow:
         """Return the owner's row, made if it is not there."""
 
@@ -104,6 +107,9 @@ class Sessions(Protocol):
     def waiting_for_extraction(self, *, idle_before: datetime, limit: int) -> Sequence[SessionRow]:
         """Return sessions whose last write is older and whose turns are not all extracted, oldest first."""
 
+    def waiting_for_index(self, *, limit: int) -> Sequence[SessionRow]:
+        """Return sessions that have turns without a vector and no queued or running index_turns job."""
+
 
 class Turns(Protocol):
     """Messages as they were said."""
@@ -133,6 +139,9 @@ class Turns(Protocol):
 
     def get(self, row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
         """Return turns that a Pool named, by row id; ids that are gone are left out."""
+
+    def expire(self, *, before: datetime, limit: int) -> int:
+        """Delete turns that were stored earlier and are no longer in a window nor wait for extraction; how many."""
 
 
 class Digests(Protocol):
@@ -207,6 +216,9 @@ class Facts(Protocol):
         self, owners: Sequence[OwnerRow], *, filters: ItemFilters, limit: int, after: int | None
     ) -> Sequence[FactRow]:
         """Return active facts of these owners in the order they were stored, after a row id."""
+
+    def list_all(self, *, filters: ItemFilters, limit: int, after: int | None) -> Sequence[FactRow]:
+        """Return active facts of the whole store (admins), in the order they were stored, after a row id."""
 
     def without_vector(self, *, limit: int) -> Sequence[FactRow]:
         """Return facts that wait for their vector, oldest first."""

@@ -61,7 +61,9 @@ async def fold(held: HeldJob) -> None:
     previous = found.digest.summary if found.digest is not None else ""
     summary = previous
     for prompt_turns in digests.chunks(
-        said_turns(turns), counter=services.counter, context_tokens=chat.context_tokens,
+        said_turns(turns),
+        counter=services.counter,
+        context_tokens=chat.context_tokens,
         digest_tokens=config.medium_term.digest_tokens,
     ):
         messages = digests.messages(summary, prompt_turns, system_prompt=config.medium_term.system_prompt)
@@ -95,5 +97,3 @@ async def fold(held: HeldJob) -> None:
     services.meter.count("turns_folded", len(turns))
     logger.info("window folded", extra={"job_id": held.job.id, "turns": len(turns), "upto_seq": turns[-1].seq})
     return None
-
-
