@@ -25,7 +25,7 @@ _PARTS: TypeAdapter[tuple[Part, ...]] = TypeAdapter(tuple[Part, ...])
 
 
 def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bool) -> TurnDraft:
-    """Count, stem and flatten a turn. `text` is what people said and tools returned; media and tool arguments are not."""
+    """Count, stem and flatten a turn. `text` is what was said and what tools returned, without media and arguments."""
     said_at = turn.said_at or now
     spoken = turn.content if turn.content is not None else _join(_spoken(turn.parts or ()))
     text = spoken if turn.parts is None else _join([spoken, *_returned(turn.parts)])

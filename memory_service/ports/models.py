@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from memory_service.contract.scopes import FactKind
@@ -87,6 +87,9 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the current time in UTC."""
+
+    def shift(self) -> timedelta:
+        """Return how far this clock is from the system's: added to the database's own time in SQL."""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ async def sweep(services: Services) -> int:
 
 async def expire(held: HeldJob) -> None:
     """Delete what is past its time: facts, turns that were folded and extracted, old answers, finished jobs."""
-    services, retention = held.services, held.services.config.retention
+    retention = held.services.config.retention
 
     def work(tx: Transaction) -> JobDraft | None:
         now = tx.now()
