@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from memory_service.contract.turns import (
-    MediaPart,
-    NewTurn,
-    Part,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    Turn,
-)
+from memory_service.contract.turns import NewTurn, Part, Turn
 from memory_service.domain import lexical
 from memory_service.ports.models import SaidTurn, TokenCounter
 from memory_service.ports.records import TurnDraft, TurnRow
@@ -25,20 +18,19 @@ _PARTS: TypeAdapter[tuple[Part, ...]] = TypeAdapter(tuple[Part, ...])
 
 
 def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bool) -> TurnDraft:
-    """Count, stem and flatten a turn. `text` is what was said and what tools returned, without media and arguments."""
+    """Count, stem and flatten a turn: `text` is what it says in words, the parts are kept whole beside it."""
     said_at = turn.said_at or now
-    spoken = turn.content if turn.content is not None else _join(_spoken(turn.parts or ()))
-    text = spoken if turn.parts is None else _join([spoken, *_returned(turn.parts)])
-    counted = spoken + "".join(_payloads(turn.parts or ()))
+    parts = tuple(part.model_dump(mode="json") for part in turn.parts) if turn.parts is not None else None
+    text = lexical.turn_text(turn.content, parts)
     return TurnDraft(
         role=turn.role,
-        content=spoken,
+        content=turn.content if turn.content is not None else text,
         text=text,
-        parts=tuple(part.model_dump(mode="json") for part in turn.parts) if turn.parts is not None else None,
+        parts=parts,
         name=turn.name,
         said_at=said_at,
-        tokens=max(1, counter.count(counted)),
-        terms=lexical.terms(lexical.turn_index_text(name=turn.name, role=turn.role.value, said_at=said_at, text=text)),
+        tokens=max(1, counter.count(_sent_again(turn.content, parts))),
+        terms=lexical.terms(lexical.turn_index_text(turn.name, turn.role, said_at, text)),
         client_id=turn.id,
         infer=infer,
     )
@@ -64,32 +56,12 @@ def said_turns(rows: Sequence[TurnRow]) -> list[SaidTurn]:
     return [SaidTurn(row.seq, row.role, row.text, row.name, row.said_at) for row in rows if row.text.strip()]
 
 
-def _spoken(parts: Iterable[Part]) -> list[str]:
-    texts = []
-    for part in parts:
-        if isinstance(part, TextPart):
-            texts.append(part.text)
-        elif isinstance(part, MediaPart) and part.alt:
-            texts.append(part.alt)
-    return texts
-
-
-def _returned(parts: Iterable[Part]) -> list[str]:
-    return [
-        part.content if isinstance(part.content, str) else json.dumps(part.content, ensure_ascii=False)
-        for part in parts
-        if isinstance(part, ToolResultPart) and part.content is not None
-    ]
-
-
-def _payloads(parts: Iterable[Part]) -> list[str]:
-    """Return everything besides the spoken text that a model would be sent again, to be counted."""
-    return [
-        json.dumps(part.model_dump(mode="json"), ensure_ascii=False)
-        for part in parts
-        if isinstance(part, ToolCallPart | ToolResultPart | MediaPart)
-    ]
-
-
-def _join(texts: Iterable[str]) -> str:
-    return "\n".join(text for text in texts if text)
+def _sent_again(content: str | None, parts: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return what a model would be sent again for this turn, to be counted."""
+    pieces = [content] if content is not None else []
+    for part in parts or ():
+        if part.get("type") != "text":
+            pieces.append(json.dumps(part, ensure_ascii=False))
+        elif content is None:
+            pieces.append(str(part.get("text", "")))
+    return "\n".join(pieces)

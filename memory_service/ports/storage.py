@@ -129,8 +129,11 @@ class Turns(Protocol):
     def unindexed(self, session_id: int, *, limit: int) -> Sequence[TurnRow]:
         """Return turns of a session that have no vector yet, oldest first."""
 
-    def store_vectors(self, session_id: int, vectors: Mapping[int, Vector]) -> int:
-        """Save vectors by turn row id; turns that were erased meanwhile are skipped. Safe to repeat."""
+    def store_vectors(self, session_id: int, vectors: Mapping[int, Vector | None]) -> int:
+        """Save vectors by turn row id; None marks a turn that has nothing to embed, so that it waits no longer.
+
+        Turns that were erased meanwhile are skipped. Safe to repeat.
+        """
 
     def list(
         self, homes: Sequence[OwnerRow], *, session: SessionRow | None, after: int | None, limit: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memory_service.domain import lexical
 from memory_service.operations.background.held import HeldJob
 from memory_service.operations.enqueue import index_job
 from memory_service.ports.process import Step
@@ -25,9 +26,15 @@ async def index_turns(held: HeldJob) -> None:
     held.reach(Step.TURNS_READ)
     if not turns:
         return await held.drop()
-    vectors = await services.embedder.embed([turn.text for turn in turns])
+    texts = {
+        turn.id: lexical.turn_embedding_text(turn.name, turn.role, turn.said_at, turn.content, turn.parts)
+        for turn in turns
+    }
+    embeddable = [row_id for row_id, text in texts.items() if text]
+    vectors = await services.embedder.embed([texts[row_id] for row_id in embeddable]) if embeddable else ()
     held.reach(Step.VECTORS_MADE)
-    by_row: dict[int, Vector] = {turn.id: vector for turn, vector in zip(turns, vectors, strict=True)}
+    by_row: dict[int, Vector | None] = dict.fromkeys(texts)
+    by_row.update(zip(embeddable, vectors, strict=True))
 
     def store(tx: Transaction) -> JobDraft | None:
         tx.turns.store_vectors(session_id, by_row)
