@@ -27,7 +27,7 @@ class Credentials:
 
 
 def read_credentials(headers: Headers) -> Credentials:
-    """Return the values of the three headers; empty ones count as absent only for `Authorization`'s scheme check.
+    """Return the values of the three headers as they came; an empty value is not an absent one.
 
     Raises:
         Unauthenticated: a header is given twice, is too long, or `Authorization` is not `Bearer <token>`.

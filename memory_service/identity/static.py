@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
@@ -89,7 +89,7 @@ class _Tokens:
     users: dict[bytes, Principal]
 
     def digest(self, token: str) -> bytes:
-        return hmac.digest(self.key, token.encode(), "sha256")
+        return hmac.digest(self.key, token.encode("utf-8", "surrogatepass"), "sha256")
 
 
 class StaticAuthenticator:
@@ -214,15 +214,22 @@ def parse_tokens(data: bytes) -> TokensFile:
         raise ValueError(f"it is not YAML{where}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if document is None:
+        raise ValueError("it is empty")
     try:
-        parsed = TokensFile.model_validate({} if document is None else document)
+        parsed = TokensFile.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole file"
         raise ValueError(f"{where}: {first['msg']}") from None
     seen: dict[str, str] = {}
-    for kind, entries in (("agents", parsed.agents), ("users", parsed.users), ("admins", parsed.admins)):
-        for number, entry in enumerate(entries):
+    entries: dict[str, Sequence[AgentToken | UserToken | AdminToken]] = {
+        "agents": parsed.agents,
+        "users": parsed.users,
+        "admins": parsed.admins,
+    }
+    for kind, tokens in entries.items():
+        for number, entry in enumerate(tokens):
             place = f"{kind}.{number}"
             if entry.token in seen:
                 raise ValueError(f"{place} has the same token as {seen[entry.token]}; a token proves one thing only")
