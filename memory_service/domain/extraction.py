@@ -214,8 +214,8 @@ def cleaned(
 _SUBJECT = (
     r"(?:(?:the|all|our|my|your|these|those|unit|integration|end-to-end|e2e|ci|latest|current|this|new)\s+)*"
     r"(?:tests?|test suite|suite|build|builds|pipeline|ci|lint(?:er|ing)?|type ?check(?:s|er)?|deploy(?:ment)?|job|"
-    r"task|step|migration|script|command|server|service|container|pod|commit|pull request|pr|branch|checks?|compilation|"
-    r"installation|download|upload)"
+    r"task|step|migration|script|command|server|service|container|pod|commit|pull request|pr|branch|checks?|"
+    r"compilation|installation|download|upload)"
 )
 _STATE = (
     r"(?:(?:is|are|was|were|has|have|had|been|now|still|just|currently|all|already|successfully|being)\s+)*"

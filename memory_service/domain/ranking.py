@@ -146,7 +146,6 @@ class Detail:
     terms: frozenset[str]
     importance: float | None = None
     pinned: bool = False
-    near: frozenset[str] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True)
