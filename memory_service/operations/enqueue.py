@@ -22,18 +22,22 @@ def fold_job(
     services: Services, session: SessionRow, now: datetime, request_id: str | None, *, force: bool = False
 ) -> JobDraft | None:
     """Return the job that folds a session's older turns, or None while its window is below the trigger."""
-    config = services.config
-    if services.chat is None or not config.digests_enabled:
+    if services.chat is None or not services.config.digests_enabled:
         return None
-    due = window.fold_is_due(
-        window_tokens=session.window_tokens,
-        window_turns=session.window_turns,
+    if not fold_is_due(services, session) and not (force and session.window_turns > 0):
+        return None
+    return _session_job(JobKind.FOLD, session, now, request_id, lane=f"session:{session.id}", force=force)
+
+
+def fold_is_due(services: Services, session: SessionRow) -> bool:
+    """Return whether a session's window is over its trigger mark or its event cap."""
+    config = services.config
+    return window.fold_due(
+        session.window_tokens,
+        session.window_turns,
         trigger_tokens=config.compaction_trigger,
         event_cap=config.short_term.hard_event_cap,
     )
-    if not due and not (force and session.window_turns > 0):
-        return None
-    return _session_job(JobKind.FOLD, session, now, request_id, lane=f"session:{session.id}", force=force)
 
 
 def extract_job(
@@ -42,8 +46,13 @@ def extract_job(
     """Return the job that extracts facts, or None while too few turns wait (`force`: any turn is enough)."""
     if services.engine is None or not services.config.long_term.enabled:
         return None
-    waiting = session.last_seq - session.extracted_seq
-    if waiting < (1 if force else services.config.extraction.min_turns):
+    due = window.extraction_due(
+        last_seq=session.last_seq,
+        extracted_seq=session.extracted_seq,
+        min_turns=services.config.extraction.min_turns,
+        at_rest=force,
+    )
+    if not due:
         return None
     return _session_job(JobKind.EXTRACT, session, now, request_id, lane=f"session:{session.id}")
 

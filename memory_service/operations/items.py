@@ -38,6 +38,11 @@ def fact_item(row: FactRow, *, score: float | None = None, explain: dict[str, fl
     )
 
 
+def episode_id(row_id: int) -> str:
+    """Return what an answer calls a turn that was found again."""
+    return f"episode-{row_id}"
+
+
 def episode_item(
     row: TurnRow,
     *,
@@ -49,7 +54,7 @@ def episode_item(
 ) -> Item:
     """Return an archived turn as an item; its id is stable and names nothing that the caller may not read."""
     return Item(
-        id=f"episode-{row.id}",
+        id=episode_id(row.id),
         tier="episode",
         kind=Kind.EPISODE,
         text=row.text,

@@ -6,11 +6,11 @@ from memory_service.contract.scopes import Scope
 from memory_service.contract.verbs import ListRequest, ListResponse
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
-from memory_service.domain.owners import AgentPairs, PrincipalPairs
 from memory_service.operations.cursors import decode_cursor, encode_cursor
 from memory_service.operations.items import episode_item, fact_item
+from memory_service.operations.owners import resolve_owners, resolve_sessions
 from memory_service.operations.services import Services
-from memory_service.ports.records import ItemFilters, OwnerRow, SessionRow
+from memory_service.ports.records import ItemFilters, SessionRow
 from memory_service.ports.storage import Transaction
 
 
@@ -68,21 +68,3 @@ def _episodes(
     ]
     more = len(rows) > limit
     return ListResponse(items=tuple(items), next_cursor=encode_cursor("episode", rows[limit - 1].id) if more else None)
-
-
-def resolve_owners(tx: Transaction, readable: tuple[scopes.Readable, ...]) -> list[OwnerRow]:
-    """Return the owners that exist among these; none where nothing was ever stored."""
-    found: dict[int, OwnerRow] = {}
-    for entry in readable:
-        if isinstance(entry, AgentPairs | PrincipalPairs):
-            rows = tx.owners.pairs(entry)
-        else:
-            rows = list(tx.owners.find([entry]).values())
-        found.update({row.id: row for row in rows})
-    return list(found.values())
-
-
-def resolve_sessions(tx: Transaction, readable: tuple[scopes.Readable, ...]) -> list[SessionRow]:
-    """Return the sessions that exist among these session-scope owners."""
-    found = [tx.sessions.find(entry) for entry in readable if not isinstance(entry, AgentPairs | PrincipalPairs)]
-    return [row for row in found if row is not None]

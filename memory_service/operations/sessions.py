@@ -21,7 +21,7 @@ from memory_service.errors import NotFound
 from memory_service.operations.cursors import decode_cursor, encode_cursor
 from memory_service.operations.enqueue import extract_job, fold_job, index_job
 from memory_service.operations.services import Services
-from memory_service.operations.turns import turn_answer
+from memory_service.operations.turns import shown_answer, turn_answer
 from memory_service.operations.windows import read_window
 from memory_service.ports.records import DigestRow, JobDraft, SessionRow
 from memory_service.ports.storage import Transaction
@@ -65,7 +65,7 @@ async def get_session(services: Services, caller: Caller, session_id: str, *, wo
         digests = tx.digests.list(session.id, limit=services.config.medium_term.digest_retention)
         return SessionDetail(
             session=session_summary(session),
-            window=view.turns,
+            window=tuple(shown_answer(shown) for shown in view.turns),
             digests=tuple(_digest_answer(row) for row in digests),
             degraded=(Degraded(part="short_term", reason="WindowCut"),) if view.cut else (),
         )

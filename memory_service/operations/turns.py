@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from memory_service.contract.turns import NewTurn, Part, Turn
 from memory_service.domain import lexical
+from memory_service.domain.window import Shown
 from memory_service.ports.models import SaidTurn, TokenCounter
 from memory_service.ports.records import TurnDraft, TurnRow
 
@@ -36,18 +37,24 @@ def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bo
     )
 
 
-def turn_answer(row: TurnRow, *, content: str | None = None) -> Turn:
-    """Return a stored turn as it is answered; `content` replaces a text that was cut to fit."""
+def turn_answer(row: TurnRow) -> Turn:
+    """Return a stored turn as it is answered, whole."""
+    return shown_answer(Shown(row, row.content, row.parts, row.tokens))
+
+
+def shown_answer(shown: Shown[TurnRow]) -> Turn:
+    """Return a turn as its window shows it."""
+    row = shown.turn
     return Turn(
         seq=row.seq,
         role=row.role,
-        content=row.content if content is None else content,
-        parts=_PARTS.validate_python(row.parts) if row.parts is not None and content is None else None,
+        content=shown.content,
+        parts=_PARTS.validate_python(shown.parts) if shown.parts is not None else None,
         name=row.name,
         said_at=row.said_at,
-        tokens=row.tokens,
+        tokens=shown.tokens,
         id=row.client_id,
-        truncated=content is not None,
+        truncated=shown.truncated,
     )
 
 

@@ -166,11 +166,17 @@ class FactRow:
 
 @dataclass(frozen=True)
 class FactChange:
-    """New values of a fact's fields; `unset` fields (not in `fields`) stay. Keys are FactRow's field names."""
+    """New values of a fact's fields by FactRow's names; fields that are not named stay.
+
+    With `terms` the vector becomes `vector` too (None: an embed job follows), unless `keeps_vector`. With `source` the
+    fact's sources become that one alone.
+    """
 
     fields: Mapping[str, Any]
     terms: tuple[str, ...] | None = None
     vector: Vector | None = None
+    keeps_vector: bool = False
+    source: FactSource | None = None
 
 
 @dataclass(frozen=True)

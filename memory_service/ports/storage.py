@@ -181,8 +181,8 @@ class Facts(Protocol):
     def by_dedupe_key(self, owner: Owner, dedupe_key: str) -> FactRow | None:
         """Return the active or pending fact of this owner with this dedupe key."""
 
-    def by_text(self, owner: Owner, text: str) -> FactRow | None:
-        """Return the active fact of this owner with exactly this text."""
+    def by_text(self, owner: Owner, text: str) -> Sequence[FactRow]:
+        """Return the owner's active and superseded facts that say the same (`merging.normal_text`), newest first."""
 
     def similar(self, owner: Owner, vector: Vector, *, limit: int) -> Sequence[tuple[FactRow, float]]:
         """Return the owner's active facts nearest to a vector with their cosine, nearest first."""
@@ -199,12 +199,14 @@ class Facts(Protocol):
     ) -> FactRow:
         """Change a fact and its history; the revision moves on.
 
+        Each line of a history keeps the source of its text and is erased with it.
+
         Raises:
             Conflict: it has another revision than expected, or is gone.
         """
 
-    def supersede(self, fact_id: str, *, successor_id: str, actor: str, now: datetime) -> None:
-        """Close a fact's validity at `now` and name its successor."""
+    def supersede(self, fact_id: str, *, successor_id: str, valid_to: datetime, actor: str, now: datetime) -> None:
+        """Close a fact's validity at `valid_to` and name its successor."""
 
     def add_source(self, fact_id: str, source: FactSource) -> None:
         """Note another place where a known fact was said; safe to repeat."""
@@ -286,6 +288,9 @@ class Jobs(Protocol):
 
 class Receipts(Protocol):
     """Erasures and how far they are."""
+
+    def add(self, receipt_id: str, *, asked_by: Owner | None, erased: Mapping[str, int], now: datetime) -> ReceiptRow:
+        """Leave a receipt for something that was deleted by id, and enqueue the purge of its bytes."""
 
     def get(self, receipt_id: str) -> ReceiptRow | None:
         """Return a receipt; the caller checks whose it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 
@@ -152,11 +153,11 @@ class Worker:
 
     async def _failed(self, job: JobRow, reason: str, detail: str, *, patient: bool = False) -> None:
         """Put a job back with a backoff; `patient`: an outage is not the job's fault, so it never makes it dead."""
-        max_retries = None if patient else self._services.config.extraction.max_retries
+        attempts = sys.maxsize if patient else 1 + self._services.config.extraction.max_retries
 
         def fail(tx: Transaction) -> bool:
             now = tx.now()
-            retry_at = retries.retry_at(attempts=job.attempts + 1, max_retries=max_retries, now=now, seed=job.id)
+            retry_at = retries.retry_at(attempts=job.attempts + 1, max_attempts=attempts, now=now, seed=job.id)
             dead.append(retry_at is None)
             return tx.jobs.fail(job, error=f"{reason}: {detail}", retry_at=retry_at, now=now)
 

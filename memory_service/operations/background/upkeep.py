@@ -6,6 +6,7 @@ import logging
 from datetime import datetime, timedelta
 
 from memory_service.contract.sessions import JobKind
+from memory_service.domain.retention import FINISHED_JOBS_KEPT, IDEMPOTENCY_KEPT, cut_off
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.background.held import HeldJob
 from memory_service.operations.enqueue import extract_job, index_job
@@ -19,10 +20,6 @@ SWEEP_SESSIONS = 200
 """Idle sessions that one sweep looks at; the next sweep takes more."""
 EXPIRE_ROWS = 500
 """Rows that one expiry deletes per table, so that no transaction is long."""
-ANSWERS_KEPT = timedelta(hours=24)
-"""How long an idempotency key is remembered."""
-JOBS_KEPT = timedelta(hours=24)
-"""How long a finished job can be looked at."""
 PURGE_AGAIN = timedelta(seconds=5)
 """How soon a purge that waits for a lock, a snapshot or space tries again."""
 
@@ -64,13 +61,13 @@ async def expire(held: HeldJob) -> None:
 
     def work(tx: Transaction) -> JobDraft | None:
         now = tx.now()
-        facts = tx.facts.expire(now=now, facts_before=_before(now, retention.facts_seconds), limit=EXPIRE_ROWS)
+        facts = tx.facts.expire(now=now, facts_before=cut_off(now, retention.facts_seconds), limit=EXPIRE_ROWS)
         turns = 0
-        turns_before = _before(now, retention.turns_seconds)
+        turns_before = cut_off(now, retention.turns_seconds)
         if turns_before is not None:
             turns = tx.turns.expire(before=turns_before, limit=EXPIRE_ROWS)
-        answers = tx.idempotency.expire(before=now - ANSWERS_KEPT, limit=EXPIRE_ROWS)
-        jobs = tx.jobs.forget_done(before=now - JOBS_KEPT, limit=EXPIRE_ROWS)
+        answers = tx.idempotency.expire(before=now - IDEMPOTENCY_KEPT, limit=EXPIRE_ROWS)
+        jobs = tx.jobs.forget_done(before=now - FINISHED_JOBS_KEPT, limit=EXPIRE_ROWS)
         if max(facts, turns, answers, jobs) < EXPIRE_ROWS:
             return None
         return JobDraft(kind=JobKind.EXPIRE, dedupe_key="expire", run_at=now, lane="expire")
@@ -107,7 +104,3 @@ async def rebuild_index(held: HeldJob) -> None:
 def purge_job(run_at: datetime) -> JobDraft:
     """Return the job that purges whatever was erased; one serves all receipts."""
     return JobDraft(kind=JobKind.PURGE, dedupe_key="purge", run_at=run_at, lane="purge")
-
-
-def _before(now: datetime, seconds: float | None) -> datetime | None:
-    return now - timedelta(seconds=seconds) if seconds is not None else None
