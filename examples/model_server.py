@@ -45,12 +45,18 @@ _FACTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
+_HEAD = re.compile(
+    r"(?:(?P<seq>\d+) )?(?:\d{4}-\d\d-\d\d \d\d:\d\d )?(?P<role>\(\w+\): |user: |assistant: |system: |(?=[^:]+: ))"
+)
+
+
 @dataclass(frozen=True)
 class Said:
-    """One line of a conversation as a prompt shows it."""
+    """One message as a prompt shows it; `seq` where the prompt numbers its messages."""
 
-    role: str
     text: str
+    by_user: bool
+    seq: int | None = None
 
 
 def facts_in(text: str) -> list[str]:
@@ -92,38 +98,89 @@ def chat_text(messages: Sequence[Mapping[str, Any]], *, wants_json: bool) -> str
 
 
 def _mem0_items(prompt: str) -> list[dict[str, str]]:
-    section = prompt.partition("## New Messages\n")[2].partition("\n\n## Observation Date")[0]
-    known = prompt.partition("## Existing Memories\n")[2].partition("\n\n## New Messages")[0]
-    items: list[dict[str, str]] = []
-    for said in _lines(section):
-        if said.role == "user":
-            items += [
-                {"id": str(len(items)), "text": fact, "attributed_to": "user"}
-                for fact in facts_in(said.text)
-                if json.dumps(fact, ensure_ascii=False) not in known
-            ]
-    return [{**item, "id": str(place)} for place, item in enumerate(items)]
+    known = set(re.findall(r'"text": ("(?:[^"\\]|\\.)*")', _between(prompt, "## Existing Memories\n", "\n\n## ")))
+    facts = [
+        fact
+        for said in said_in(_between(prompt, "## New Messages\n", "\n\n## "))
+        if said.by_user
+        for fact in facts_in(said.text)
+    ]
+    new = [fact for fact in dict.fromkeys(facts) if json.dumps(fact, ensure_ascii=False) not in known]
+    return [{"id": str(place), "text": fact, "attributed_to": "user"} for place, fact in enumerate(new)]
 
 
 def _native_items(prompt: str) -> list[dict[str, Any]]:
-    return []
+    known = {}
+    for line in _between(prompt, "known:\n", "\n\n").splitlines():
+        ref, _, text = line.partition(": ")
+        known[ref] = json.loads(text)
+    items: dict[str, dict[str, Any]] = {}
+    for said in said_in(_between(prompt, "messages:\n", "\n\n")):
+        for fact in facts_in(said.text) if said.by_user else []:
+            if fact in known.values():
+                continue
+            changed = next((ref for ref, text in known.items() if subject_of(text) == subject_of(fact)), None)
+            item = items.setdefault(
+                fact,
+                {
+                    "text": fact,
+                    "kind": "preference" if " prefers " in fact else "semantic",
+                    "seqs": [],
+                    "category": None,
+                    "importance": None,
+                    "updates": changed,
+                    "contradicts": changed is not None,
+                },
+            )
+            if said.seq is not None:
+                item["seqs"].append(said.seq)
+    return list(items.values())
+
+
+def subject_of(fact: str) -> str:
+    """Return what a fact is about: two facts about one subject cannot both hold."""
+    moved = re.fullmatch(r"User moved from .* to .*", fact)
+    if moved or fact.startswith("User lives in"):
+        return "where User lives"
+    about = re.match(r"User's .+? (?:is called|is|are)\b|User wants to be called", fact)
+    return about.group().removesuffix(" called") if about else fact
 
 
 def summary_of(prompt: str) -> str:
-    """Return what the user said in a prompt, in one sentence."""
-    said = [line.text for line in _lines(prompt) if line.role == "user"]
-    return f"The user said: {' / '.join(said)}" if said else "Nothing of note was said."
+    """Return the notes so far and what the user said since, in plain sentences."""
+    before = re.search(r"^Notes so far: (\".*\")$", prompt, re.MULTILINE)
+    notes = [json.loads(before.group(1))] if before else []
+    notes += [f"The user said: {said.text}" for said in said_in(prompt) if said.by_user]
+    return "\n".join(notes) or "Nothing of note was said."
 
 
-def _lines(section: str) -> list[Said]:
-    said: list[Said] = []
+def said_in(section: str) -> list[Said]:
+    """Return the messages of a part of a prompt: lines with number, time or speaker before a quoted string."""
+    found: list[Said] = []
     for line in section.splitlines():
-        role, colon, text = line.partition(": ")
-        if colon and role in ("user", "assistant", "system", "tool"):
-            said.append(Said(role, text))
-        elif said:
-            said[-1] = Said(said[-1].role, f"{said[-1].text}\n{line.strip()}")
-    return said
+        head = _HEAD.match(line)
+        text = _quoted_end(line[head.end() :]) if head else None
+        if head and text is not None:
+            mark = line[head.start("role") :]
+            by_user = not mark.startswith(("(assistant)", "(tool)", "(system)", "assistant:", "system:"))
+            found.append(Said(text, by_user, int(head["seq"]) if head["seq"] else None))
+    return found
+
+
+def _quoted_end(line: str) -> str | None:
+    """Return the JSON string that a line ends with."""
+    for place, character in enumerate(line):
+        if character == '"':
+            try:
+                text = json.loads(line[place:])
+            except ValueError:
+                continue
+            return str(text)
+    return None
+
+
+def _between(text: str, start: str, end: str) -> str:
+    return text.partition(start)[2].partition(end)[0]
 
 
 def chat_answer(body: Mapping[str, Any], *, text: str | None = None, finish: str = "stop") -> dict[str, Any]:

@@ -139,7 +139,7 @@ class ModelServer:
         self._standing: dict[str, Fault] = {}
         self._gates: list[Gate] = []
         self._requests: list[Request] = []
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
