@@ -12,6 +12,7 @@ import json
 import logging
 import random
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -191,8 +192,10 @@ class BindingsWatch:
                 state = await self._api.config_map(self._namespace, name)
                 self._learn(followed, state)
                 wait = FIRST_RETRY_SECONDS
-                async for change in self._api.watch_config_map(self._namespace, name, state.resource_version):
-                    self._learn(followed, change)
+                changes = self._api.watch_config_map(self._namespace, name, state.resource_version)
+                async with aclosing(changes):
+                    async for change in changes:
+                        self._learn(followed, change)
                 pause = FIRST_RETRY_SECONDS * random.uniform(0.5, 1)
             except KubeGone:
                 pause = 0.0 if wait == FIRST_RETRY_SECONDS else wait

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,7 @@ class KubeApi:
         self.url = url.rstrip("/")
         self._token_file = token_file
         self._ca_file = ca_file
+        self._timeout_seconds = timeout_seconds
         self._timeout = httpx.Timeout(timeout_seconds)
         self._watch_seconds = watch_seconds
         self._trust = ssl.create_default_context(cafile=ca_file)
@@ -114,7 +115,7 @@ class KubeApi:
         found = [item for item in items if isinstance(item, dict) and _metadata(item).get("name") == name]
         return ConfigMapState(_data(found[0]) if found else None, version)
 
-    async def watch_config_map(self, namespace: str, name: str, since: str) -> AsyncIterator[ConfigMapState]:
+    async def watch_config_map(self, namespace: str, name: str, since: str) -> AsyncGenerator[ConfigMapState, None]:
         """Yield the ConfigMap at each of its changes; the end of the stream is normal, go on from the last version.
 
         Raises:
@@ -128,7 +129,7 @@ class KubeApi:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(int(self._watch_seconds)),
         }
-        timeout = httpx.Timeout(self._timeout, read=self._watch_seconds + 5)
+        timeout = httpx.Timeout(self._timeout_seconds, read=self._watch_seconds + self._timeout_seconds)
         async with self._stream("GET", _config_maps(namespace), params=params, timeout=timeout) as response:
             async for line in _lines(response):
                 state = _event(line, name)

@@ -150,6 +150,7 @@ class FakeKubeApi:
         await self._stop.wait()
         self._cut_watches()
         await runner.cleanup()
+        await asyncio.sleep(0.05)  # lets aborted connections be closed before their loop is
 
     # What tests do to it
 
