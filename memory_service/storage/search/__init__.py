@@ -6,8 +6,8 @@ full-text and vector indexes of the database (locally: a Chroma mirror), always 
 
 How the rest of storage calls this package:
 
-    index = SearchIndex(dialect, exact_rows=...)                    once per Storage
-    search = index.bind(connection, committed=True)                 for each transaction; the `search` of a Transaction
+    index = SearchIndex(vectors=mirror, exact_rows=...)             once per Storage; Postgres: no `vectors`
+    search = index.over(link, committed=True)                       for each transaction; the `search` of a Transaction
     search.similar(owner_row, vector, limit=...)                    the vector part of Facts.similar: (row id, cosine)
     index.drop(owner_ids)                                           after an erasure was committed
 
@@ -37,8 +37,13 @@ Postgres, for both tables:
 
 and no statistics that would copy samples of text or vectors into the catalogue, where no purge reaches them:
 
-    ALTER TABLE ... ALTER COLUMN <text, terms, body, vector ...> SET STATISTICS 0;  ALTER INDEX turns_words ALTER COLUMN 1 SET STATISTICS 0
+    ALTER TABLE ... ALTER COLUMN <text, terms, body, vector ...> SET STATISTICS 0;
+    ALTER INDEX turns_words ALTER COLUMN 1 SET STATISTICS 0
 
 `owners.revision` moves on with every change of the owner's facts (vectors included), `sessions.index_revision` with
 every vector that a session's turns gain, and the generation of the home pair with every erasure under it.
 """
+
+from memory_service.storage.search.searching import OwnerSearch, SearchIndex
+
+__all__ = ["OwnerSearch", "SearchIndex"]

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from memory_service.storage.search.columns import Snapshot
 from memory_service.storage.search.kept import Kept, S
@@ -23,10 +23,51 @@ class Key(NamedTuple):
     session_id: int = 0
 
 
+T = TypeVar("T")
+
+
+class Memo(Generic[T]):
+    """Values that hold for one state of something. Safe to use from several threads."""
+
+    def __init__(self, *, size: int = 10_000) -> None:
+        """Forget everything when more than `size` values are known: they are cheap to find again."""
+        self._size = size
+        self._lock = threading.Lock()
+        self._known: dict[object, tuple[object, T]] = {}
+
+    def get(self, key: object, state: object) -> T | None:
+        """Return the value of this state, or None."""
+        with self._lock:
+            known = self._known.get(key)
+        return known[1] if known is not None and known[0] == state else None
+
+    def put(self, key: object, state: object, value: T) -> None:
+        """Note the value of a state, in place of that of another."""
+        with self._lock:
+            if len(self._known) >= self._size:
+                self._known.clear()
+            self._known[key] = (state, value)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._known.clear()
+
+
+@dataclass
+class Own:
+    """One transaction: when it began, whether all that it sees is committed, and the rows that it keeps for itself."""
+
+    ticket: int
+    committed: bool
+    kept: dict[Key, Kept[Any]] = field(default_factory=dict)
+
+
 @dataclass
 class _Entry:
     kept: Kept[Any]
     used_at: float
+    ticket: int = 0
     nbytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -53,34 +94,29 @@ class Cache:
         with self._lock:
             return key in self._entries
 
-    def snapshot(
-        self, key: Key, state: S, link: Link, make: Callable[[], Kept[S]], own: dict[Key, Kept[Any]] | None
-    ) -> Snapshot:
+    def snapshot(self, key: Key, state: S, link: Link, make: Callable[[], Kept[S]], own: Own) -> Snapshot:
         """Return the rows of `key` in exactly this state.
 
-        `own` holds rows that only this transaction may see: it has changed some, and may yet be rolled back.
-        None means that it changes nothing, so that what it reads is kept for others; but a read that began before
-        a newer state was kept reads for itself.
+        What a transaction reads is kept for others unless it may be rolled back, or began before the one that read
+        the state kept now: such a transaction reads for itself.
         """
         entry = self._entry(key, make)
         with entry.lock:
             kept: Kept[S] = entry.kept
             if kept.state == state:
                 return kept.snapshot()
-            is_older = kept.state is not None and kept.state.follows(state)
-            if own is None and not is_older:
+            if own.committed and own.ticket >= entry.ticket:
                 kept.bring_up(link, state)
                 entry.nbytes = kept.index.nbytes
+                entry.ticket = own.ticket
                 found = kept.snapshot()
                 self._make_room(key)
                 return found
-            mine: Kept[S] | None = None if own is None else own.get(key)
+            mine: Kept[S] | None = own.kept.get(key)
             if mine is None:
-                mine = make() if is_older or kept.state is None else kept.copy()
+                mine = own.kept[key] = kept.copy() if kept.state is not None else make()
         if mine.state != state:
             mine.bring_up(link, state)
-        if own is not None:
-            own[key] = mine
         return mine.snapshot()
 
     def drop(self, owner_ids: Collection[int]) -> None:

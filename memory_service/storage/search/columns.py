@@ -158,7 +158,7 @@ class Snapshot:
 
 
 class OwnerIndex:
-    """The rows of one owner (or of one session). Not thread-safe: its entry in the cache holds a lock around changes."""
+    """The rows of one owner (or of one session). Not thread-safe: the cache holds a lock around changes."""
 
     def __init__(self, *, of_facts: bool) -> None:
         """Start empty."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,7 @@ from memory_service.storage.search.columns import OwnerIndex, Rows, Snapshot
 from memory_service.storage.search.reading import FactState, HomeState, SessionState
 from memory_service.storage.statements import Link
 
-
-class State(Protocol):
-    """A state of an owner's rows that knows which states it may have come from."""
-
-    def follows(self: S, other: S) -> bool:
-        """Whether this is `other` or came of it without an erasure."""
-
-
-S = TypeVar("S", bound=State)
+S = TypeVar("S", HomeState, FactState)
 
 
 class Kept(Generic[S]):
@@ -36,10 +28,8 @@ class Kept(Generic[S]):
     def bring_up(self, link: Link, state: S) -> None:
         """Read what changed since the kept state; after an error everything is read anew the next time."""
         known, self.state = self.state, None
-        if known is None or not state.follows(known):
+        if known is None or not self._follow(link):
             self._load(link)
-        else:
-            self._follow(link)
         self.state = state
 
     def copy(self) -> Kept[S]:
@@ -49,7 +39,8 @@ class Kept(Generic[S]):
     def _load(self, link: Link) -> None:
         raise NotImplementedError
 
-    def _follow(self, link: Link) -> None:
+    def _follow(self, link: Link) -> bool:
+        """Take over what changed; False where that cannot be told from what is there now."""
         raise NotImplementedError
 
 
@@ -85,27 +76,35 @@ class KeptTurns(Kept[HomeState]):
             batch = reading.session_turns(link, self._home, self._session, after_seq=0)
         self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
 
-    def _follow(self, link: Link) -> None:
-        for new in self._states(link):
-            old = self._sessions.get(new.session_id, SessionState(new.session_id, 0, 0))
+    def _follow(self, link: Link) -> bool:
+        states = self._states(link)
+        known = dict(self._sessions)
+        changed = [(known.pop(new.session_id, SessionState(new.session_id, 0, 0)), new) for new in states]
+        if known or any(new.last_seq < old.last_seq or new.index_revision < old.index_revision for old, new in changed):
+            return False
+        for old, new in changed:
             if new.index_revision != old.index_revision:
-                self._add_late_vectors(link, new.session_id)
+                self._look_again(link, new.session_id)
             if new.last_seq > old.last_seq:
                 batch = reading.session_turns(link, self._home, new.session_id, after_seq=old.last_seq)
                 self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
             self._sessions[new.session_id] = new
+        return True
 
-    def _add_late_vectors(self, link: Link, session_id: int) -> None:
+    def _look_again(self, link: Link, session_id: int) -> None:
+        """Take over vectors that came late, and drop turns that are no longer there."""
         index = self.index
-        slots = np.flatnonzero(~index.column("has_vector") & (index.column("session_ids") == session_id))
-        if not len(slots):
-            return
-        seqs = index.column("seqs")[slots]
-        row_ids, vectors = reading.late_vectors(
-            link, self._home, session_id, from_seq=int(seqs.min()), upto_seq=int(seqs.max())
-        )
-        here, there = _matches(index.column("row_ids")[slots], row_ids)
-        index.set_vectors(slots[here], vectors[there])
+        slots = np.flatnonzero(index.column("is_live") & (index.column("session_ids") == session_id))
+        gone = slots[~np.isin(index.column("row_ids")[slots], reading.turn_ids(link, self._home, session_id))]
+        index.kill(gone)
+        slots = np.setdiff1d(slots[~index.column("has_vector")[slots]], gone)
+        if len(slots):
+            seqs = index.column("seqs")[slots]
+            row_ids, vectors = reading.late_vectors(
+                link, self._home, session_id, from_seq=int(seqs.min()), upto_seq=int(seqs.max())
+            )
+            here, there = _matches(index.column("row_ids")[slots], row_ids)
+            index.set_vectors(slots[here], vectors[there])
 
 
 class KeptFacts(Kept[FactState]):
@@ -127,19 +126,19 @@ class KeptFacts(Kept[FactState]):
         self.index = OwnerIndex(of_facts=True)
         self._append(link, reading.facts(link, self._owner))
 
-    def _follow(self, link: Link) -> None:
+    def _follow(self, link: Link) -> bool:
         rows = reading.facts(link, self._owner)
         live = np.flatnonzero(self.index.column("is_live"))
         here, there = _matches(self.index.column("row_ids")[live], rows.row_ids)
         same = self._unchanged(live[here], rows, there)
         dead = np.setdiff1d(live, live[here][same])
         if self.index.dead + len(dead) > len(self.index) // 2:
-            self._load(link)
-            return
+            return False
         self.index.kill(dead)
         changed = np.setdiff1d(np.arange(len(rows)), there[same])
         if len(changed):
             self._append(link, rows.take(changed))
+        return True
 
     def _append(self, link: Link, rows: Rows) -> None:
         batch = reading.fact_words(link, self._owner, rows)
@@ -147,16 +146,14 @@ class KeptFacts(Kept[FactState]):
 
     def _unchanged(self, slots: NDArray[np.int64], rows: Rows, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
         assert rows.facts is not None
-        same = self.index.column("said_at")[slots] == rows.said_at[numbers]
+        same: NDArray[np.bool_] = self.index.column("said_at")[slots] == rows.said_at[numbers]
         same &= self.index.column("has_vector")[slots] == rows.facts.has_vector[numbers]
         for name, values in self.index.encode(rows.facts).items():
             old, new = self.index.column(name)[slots], values[numbers]
-            same &= (old == new) | ((old != old) & (new != new))  # noqa: PLR0124 (NaN stands for no importance)
+            same &= (old == new) | (np.isnan(old) & np.isnan(new))
         return same
 
 
-def _matches(
-    ours: NDArray[np.int64], theirs: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _matches(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     _, here, there = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
     return here.astype(np.int64), there.astype(np.int64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from memory_service.contract.scopes import Kind
 from memory_service.ports.records import ItemFilters, Pool, SearchQuery, Vector
+from memory_service.storage.encoding import micros
 from memory_service.storage.search.columns import KINDS, Snapshot
 
 Mask = NDArray[np.bool_]
@@ -29,40 +29,35 @@ class Statistics:
     document_counts: NDArray[np.int64]
 
 
-def microseconds(at: datetime) -> int:
-    """Return an aware time as stored: microseconds since 1970, without a float's rounding."""
-    whole = at.replace(microsecond=0)
-    return int(whole.timestamp()) * 1_000_000 + at.microsecond
-
-
 def cosines(vectors: NDArray[np.float32], vector: Vector) -> NDArray[np.float32]:
     """Return cosines of unit vectors, clipped to 0..1 and rounded.
 
     Each row is summed by itself, in one order: a row's cosine does not depend on where it stands among others.
     """
-    found = np.vecdot(vectors, vector.astype(np.float32, copy=False))
-    return np.round(np.clip(found, 0.0, 1.0), COSINE_DIGITS)
+    found: NDArray[np.float32] = np.vecdot(vectors, vector.astype(np.float32, copy=False))
+    return np.clip(found, 0.0, 1.0).round(COSINE_DIGITS)
 
 
 def searchable_facts(snapshot: Snapshot, filters: ItemFilters) -> Mask:
-    """Return which slots are facts that count: valid at `as_of`, or active and valid now; never expired ones."""
+    """Return which slots are facts that count: active and not expired, or with `as_of` what was valid then."""
     column = snapshot.columns
-    at = microseconds(filters.as_of or filters.now)
-    counts: Mask = column["is_live"] & (column["valid_from"] <= at) & (column["valid_to"] > at)
-    counts &= column["expires_at"] > microseconds(filters.now)
+    counts: Mask = column["is_live"]
     if filters.as_of is None:
-        counts &= column["is_active"]
+        counts = counts & column["is_active"] & (column["expires_at"] > micros(filters.now))
+    else:
+        at = micros(filters.as_of)
+        counts = counts & (column["valid_from"] <= at) & (column["valid_to"] > at)
     return counts
 
 
 def passing(snapshot: Snapshot, filters: ItemFilters, *, of_facts: bool) -> Mask:
-    """Return which slots meet the filters; `since` is inside its range and `until` is not."""
+    """Return which slots meet the filters; `since` and `until` are inside their range."""
     column = snapshot.columns
     passes = np.ones(len(snapshot), np.bool_)
     if filters.since is not None:
-        passes &= column["said_at"] >= microseconds(filters.since)
+        passes &= column["said_at"] >= micros(filters.since)
     if filters.until is not None:
-        passes &= column["said_at"] < microseconds(filters.until)
+        passes &= column["said_at"] <= micros(filters.until)
     if not of_facts:
         if excludes_episodes(filters):
             passes[:] = False
@@ -102,7 +97,9 @@ def make(
     """
     parts = [_part(tier, snapshot, query, session_id) for snapshot in snapshots if len(snapshot)]
     parts = parts or [_empty(len(query.terms))]
-    joined = parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    joined = (
+        parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    )
     if statistics is None:
         lengths = joined["lengths"]
         counted = np.count_nonzero(joined["term_counts"], axis=0).astype(np.int64)

@@ -17,15 +17,17 @@ _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _POSTGRES_VECTOR_HEADER = 4
 """pgvector's binary form: dimension and an unused word of 2 bytes each, then big-endian float32."""
 
-VECTOR = "[[vector_send(vector)|vector]]"
+VECTOR = "[[{vectors}.vector_send(vector)|vector]]"
 """The column expression whose values `vectors_from` takes."""
 
 
 @dataclass(frozen=True)
 class HomeState:
-    """What changes when the turns of a home pair change: without an erasure these only grow.
+    """What changes whenever the turns of a home pair change.
 
-    `turns` is the sum of the sessions' last seqs, `vectors` that of their index revisions.
+    Numbers of sessions are never given twice and always grow, so how many there are and their sum name the set; in one
+    set of sessions, last seqs (`turns`, summed) and index revisions (`vectors`, summed) only grow. Index revisions move
+    with late vectors and with turns that are deleted one by one.
     """
 
     generation: int
@@ -34,15 +36,6 @@ class HomeState:
     turns: int
     vectors: int
 
-    def follows(self, other: HomeState) -> bool:
-        """Whether this is `other` or what came of it by appending alone."""
-        return (
-            self.generation == other.generation
-            and self.sessions >= other.sessions
-            and self.turns >= other.turns
-            and self.vectors >= other.vectors
-        )
-
 
 @dataclass(frozen=True)
 class FactState:
@@ -50,10 +43,6 @@ class FactState:
 
     generation: int
     revision: int
-
-    def follows(self, other: FactState) -> bool:
-        """Whether this is `other` or what came of it without an erasure."""
-        return self.generation == other.generation and self.revision >= other.revision
 
 
 @dataclass(frozen=True)
@@ -108,6 +97,15 @@ def fact_state(link: Link, owner_id: int) -> FactState:
     return FactState(-1, -1) if found is None else FactState(*found)
 
 
+def count_turns(link: Link, home_ids: Sequence[int], *, upto: int) -> int:
+    """Return how many turns these home pairs have, but look no further than `upto`."""
+    found = link.row(
+        "SELECT COUNT(*) FROM (SELECT 1 FROM @turns WHERE owner_id IN [:homes] LIMIT :upto) AS some",
+        {"homes": list(home_ids), "upto": upto},
+    )
+    return 0 if found is None else int(found[0])
+
+
 def count_facts(link: Link, owner_id: int, *, upto: int) -> int:
     """Return how many facts of an owner can ever count, but look no further than `upto`."""
     found = link.row(
@@ -149,6 +147,15 @@ def _turns(link: Link, sql: str, parameters: dict[str, Any]) -> Batch:
     ids, sessions, seqs, roles, said, lengths, terms, vectors = _columns(found, 8)
     rows = Rows(_int64(ids), _int64(sessions), _int64(seqs), np.array(roles, np.int8), _int64(said), _int32(lengths))
     return Batch(rows, terms, *vectors_from(link, vectors))
+
+
+def turn_ids(link: Link, home_id: int, session_id: int) -> NDArray[np.int64]:
+    """Return the row ids of a session's turns."""
+    found = link.rows(
+        "SELECT id FROM @turns WHERE owner_id = :home AND session_id = :session",
+        {"home": home_id, "session": session_id},
+    )
+    return _int64([row[0] for row in found])
 
 
 def late_vectors(

@@ -9,10 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MIN_TAIL = 4096
-"""Postings kept unsorted before they are merged: a search scans them once per term, which 4,096 make a few microseconds."""
+"""Postings kept unsorted before they are merged: a search scans them once per term, which takes a few microseconds."""
 
 _STEM_BYTES = 120
 """What a stem costs in the vocabulary, for the cache's bound: a short string and its slot in a dictionary."""
+
+
+_Postings = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]
+"""Stems, rows and counts."""
 
 
 def lexeme(owner_id: int, stem: str) -> str:
@@ -72,7 +76,7 @@ class Words:
         sizes = [text.count(" ") + 1 if text else 0 for text in terms]
         rows = np.repeat(np.arange(first_row, first_row + len(terms), dtype=np.int64), sizes)
         added = _postings(stems, rows)
-        self._tail = tuple(np.concatenate(pair) for pair in zip(self._tail, added, strict=True))  # type: ignore[assignment]
+        self._tail = _joined(self._tail, added)
         if len(self._tail[0]) > max(_MIN_TAIL, len(self._sorted[0]) // 4):
             self._merge()
 
@@ -89,15 +93,21 @@ class Words:
         return other
 
     def _merge(self) -> None:
-        stems, rows, counts = (np.concatenate(pair) for pair in zip(self._sorted, self._tail, strict=True))
+        stems, rows, counts = _joined(self._sorted, self._tail)
         order = np.argsort(stems, kind="stable")
         self._sorted = (stems[order], rows[order], counts[order])
         self._offsets = np.searchsorted(self._sorted[0], np.arange(len(self._vocabulary) + 1)).astype(np.int64)
         self._tail = (stems[:0], rows[:0], counts[:0])
 
 
-def _postings(
-    stems: NDArray[np.int64], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]:
+def _postings(stems: NDArray[np.int64], rows: NDArray[np.int64]) -> _Postings:
     keys, counts = np.unique((stems << 32) | rows, return_counts=True)
     return keys >> 32, (keys & 0xFFFFFFFF).astype(np.int32), counts.astype(np.int32)
+
+
+def _joined(first: _Postings, second: _Postings) -> _Postings:
+    return (
+        np.concatenate([first[0], second[0]]),
+        np.concatenate([first[1], second[1]]),
+        np.concatenate([first[2], second[2]]),
+    )
