@@ -225,6 +225,9 @@ class Facts(Protocol):
     def list_all(self, *, filters: ItemFilters, limit: int, after: int | None) -> Sequence[FactRow]:
         """Return active facts of the whole store (admins), in the order they were stored, after a row id."""
 
+    def count_active(self) -> int:
+        """Return how many active facts the store has."""
+
     def without_vector(self, *, limit: int) -> Sequence[FactRow]:
         """Return facts that wait for their vector, oldest first."""
 

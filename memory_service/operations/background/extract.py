@@ -93,7 +93,7 @@ async def extract(held: HeldJob) -> None:
                 updates=refs.get(candidate.updates) if candidate.updates is not None else None,
                 contradicts=candidate.contradicts,
             )
-            draft = _draft(owner, found.session.owner, candidate, vector, said_at, inferable)
+            draft = _draft(owner, found.session.owner, candidate, vector, said_at=said_at, turns=inferable)
             actions.append(save_fact(tx, draft, newcomer, actor=ACTOR, now=now)[1])
         session = tx.sessions.get(session_id)
         return (
@@ -146,6 +146,7 @@ def _draft(
     session: Owner,
     candidate: Candidate,
     vector: Vector,
+    *,
     said_at: datetime,
     turns: Sequence[TurnRow],
 ) -> FactDraft:
