@@ -42,7 +42,7 @@ async def erase(
         return once(tx, asked_by, request_key, ForgetResponse, carry_out) if asked_by is not None else carry_out()
 
     answer = await services.storage.transact(work)
-    services.embedder.forget_recent()
+    services.embedder.forget_queries()
     services.wake()
     services.meter.count("erasures")
     return answer

@@ -37,7 +37,7 @@ class Embedder(Protocol):
     async def embed_query(self, text: str) -> Vector:
         """Return the vector of a query, within the query timeout; one asked for a moment ago may be kept."""
 
-    def forget_recent(self) -> None:
+    def forget_queries(self) -> None:
         """Drop kept vectors: something was erased."""
 
 
