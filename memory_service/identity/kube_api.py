@@ -258,7 +258,12 @@ def _data(item: Mapping[str, Any]) -> Mapping[str, str]:
     data = item.get("data") or {}
     if not isinstance(data, dict):
         raise _strange("a ConfigMap's data has another shape")
-    return {key: value for key, value in data.items() if isinstance(key, str) and isinstance(value, str)}
+    return {key: value for key, value in data.items() if _is_text(key) and _is_text(value)}
+
+
+def _is_text(value: object) -> bool:
+    """JSON can spell lone surrogates, which are no text; an API server never stores them."""
+    return isinstance(value, str) and value.encode("utf-8", "replace").decode() == value
 
 
 def _strange(what: str) -> KubeUnavailable:

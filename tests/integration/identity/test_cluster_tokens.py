@@ -7,27 +7,33 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
-from memory_service.contract.config import Revocation
+from memory_service.contract.config import Revocation, UserIssuer
 from memory_service.contract.health import Reason
 from memory_service.contract.scopes import Scope
 from memory_service.domain.callers import CallerKind, Principal
 from memory_service.errors import Forbidden, Misconfigured, Unauthenticated, Unavailable
+from memory_service.identity.cluster import ClusterAuthenticator
 from tests.fakes.identity_world import (
     ADMIN_AUDIENCE,
     AUDIENCE,
     OPERATOR_AUDIENCE,
+    USER_AUDIENCE,
     USER_ISSUER,
     World,
     bearer,
     binding,
     who,
 )
-from tests.fakes.kube_api import ISSUER, make_key
+from tests.fakes.kube_api import ISSUER, make_certificates, make_key
 
 
 async def test_a_bound_pod_is_the_agent_of_its_binding(world: World) -> None:
@@ -76,7 +82,7 @@ def _with_changed_claims(world: World) -> str:
     return f"{head}.{_part(_claims(world.token()))}.{signature}"
 
 
-FORGERIES = {
+FORGERIES: dict[str, Callable[[World], str]] = {
     "unsigned": _unsigned,
     "signed with the public key as a secret": _signed_with_the_public_key,
     "of another key under the same id": lambda w: make_key(kid=w.kube.key.kid).sign(_claims(w.token())),
@@ -361,11 +367,10 @@ async def test_without_any_key_the_answer_is_to_ask_again(world: World) -> None:
         assert await who(authenticator, world.token())
 
 
-async def test_the_api_server_is_believed_only_under_its_ca(world: World) -> None:
-    other = world.folder / "other"
-    other.mkdir()
-    from tests.fakes.kube_api import make_certificates
-
+async def test_the_api_server_is_believed_only_under_its_ca(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
     make_certificates(other)
     async with world.authenticator(kube_ca_file=str(other / "ca.crt")) as authenticator:
         with pytest.raises(Unavailable):
@@ -389,7 +394,7 @@ async def test_a_users_name_is_literal(world: World, subject: str) -> None:
     assert caller.principal == Principal(USER_ISSUER, subject)
 
 
-BAD_USERS = {
+BAD_USERS: dict[str, dict[str, Any]] = {
     "of an issuer that is not listed": {"iss": "https://elsewhere.example"},
     "for another audience": {"aud": "other"},
     "expired": {"exp": 1},
@@ -432,6 +437,20 @@ async def test_a_users_issuer_may_change_its_keys(world: World) -> None:
         world.user_key = make_key("RS256")
         world.publish_user_keys(world.user_key)
         world.clock.advance(11)
+        assert (await who(authenticator, world.token(), user=world.user_token())).principal
+
+
+async def test_a_users_keys_may_come_from_a_url(world: World) -> None:
+    issuer = UserIssuer(issuer=USER_ISSUER, audiences=(USER_AUDIENCE,), jwks_url=f"{world.kube.url}/openid/v1/jwks")
+    client = httpx.AsyncClient(verify=ssl.create_default_context(cafile=world.kube.ca_file), trust_env=False)
+    settings = replace(world.settings, user_issuers=(issuer,))
+    world.user_key = world.kube.key
+    async with ClusterAuthenticator(
+        settings, now=world.clock.now, monotonic=world.clock.monotonic, issuers_client=client
+    ) as authenticator:
+        assert (await who(authenticator, world.token(), user=world.user_token())).principal
+        world.kube.faults.jwks_status = 302
+        world.clock.advance(601)
         assert (await who(authenticator, world.token(), user=world.user_token())).principal
 
 
