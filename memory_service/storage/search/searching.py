@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from memory_service.storage.search.cache import Cache, Key, Memo, Own
 from memory_service.storage.search.columns import Snapshot
 from memory_service.storage.search.kept import KeptFacts, KeptTurns
 from memory_service.storage.search.large import Corpus, PostgresVectors, Totals, VectorIndex
+from memory_service.storage.search.mirror import Mirror
 from memory_service.storage.search.reading import FactState, HomeState
 from memory_service.storage.statements import Link
 
@@ -35,19 +37,25 @@ class SearchIndex:
     def __init__(
         self,
         *,
-        vectors: VectorIndex | None = None,
+        mirror: Mirror | None = None,
         exact_rows: int = EXACT_ROWS,
         max_bytes: int = MAX_BYTES,
         idle: timedelta = IDLE,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Find large owners' vectors through `vectors`; None stands for pgvector."""
+        """Find large owners' vectors through `mirror`; None stands for pgvector."""
         self.exact_rows = exact_rows
-        self.vectors: VectorIndex = vectors or PostgresVectors()
+        self.mirror = mirror
+        self._vectors: VectorIndex = mirror or PostgresVectors()
         self.cache = Cache(max_bytes=max_bytes, idle=idle, monotonic=monotonic)
         self.counts: Memo[int] = Memo()
         self.totals: Memo[Totals] = Memo()
         self._tickets = itertools.count(1)
+
+    @property
+    def vectors(self) -> VectorIndex:
+        """What names the nearest rows of large owners."""
+        return self._vectors
 
     def over(self, link: Link, *, committed: bool = False) -> OwnerSearch:
         """Return the search of one transaction; call it before the transaction reads anything.
@@ -65,6 +73,20 @@ class SearchIndex:
         self.cache.clear()
         self.counts.clear()
         self.totals.clear()
+
+    def close(self) -> None:
+        """Forget everything and close the mirror's files."""
+        self.clear()
+        if self.mirror is not None:
+            self.mirror.close()
+
+
+def local_search(
+    data_dir: Path, dimension: int, *, exact_rows: int = EXACT_ROWS, max_bytes: int = MAX_BYTES
+) -> SearchIndex:
+    """Return the search of the local backend: large owners' vectors are found through a mirror in the data folder."""
+    mirror = Mirror(data_dir, dimension, exact_rows=exact_rows)
+    return SearchIndex(mirror=mirror, exact_rows=exact_rows, max_bytes=max_bytes)
 
 
 class OwnerSearch:
