@@ -46,11 +46,11 @@ class Call:
         """The id that this request's answer and jobs carry."""
         return request_id.get()
 
-    def key(self, route: str, body: BaseModel) -> RequestKey | None:
+    def key(self, route: str, body: BaseModel | None) -> RequestKey | None:
         """Return the idempotency key of a body; how long it was queued and on what it builds do not make it another."""
         if self.idempotency_key is None:
             return None
-        text = body.model_dump_json(exclude={"generation", "queued_seconds"})
+        text = body.model_dump_json(exclude={"generation", "queued_seconds"}) if body is not None else ""
         return RequestKey(route, self.idempotency_key, hashlib.sha256(text.encode()).hexdigest())
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from memory_service.contract.items import FactStatus, Item
 from memory_service.contract.verbs import (
@@ -22,10 +26,13 @@ from memory_service.errors import Conflict, Forbidden, NotFound
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.generations import share_generation
 from memory_service.operations.items import fact_item
+from memory_service.operations.once import RequestKey, once
 from memory_service.operations.remember import embed_or_wait, fact_draft
 from memory_service.operations.services import Services
 from memory_service.ports.records import FactChange, FactRow, Vector
 from memory_service.ports.storage import Transaction
+
+M = TypeVar("M", bound=BaseModel)
 
 
 async def get_fact(services: Services, caller: Caller, fact_id: str) -> Item:
@@ -47,7 +54,9 @@ async def fact_history(services: Services, caller: Caller, fact_id: str) -> Hist
     return await services.storage.read(read)
 
 
-async def patch_fact(services: Services, caller: Caller, fact_id: str, patch: FactPatch) -> Item:
+async def patch_fact(
+    services: Services, caller: Caller, fact_id: str, patch: FactPatch, *, request_key: RequestKey | None = None
+) -> Item:
     """Correct a fact in place; its history keeps what it said before.
 
     Raises:
@@ -81,13 +90,16 @@ async def patch_fact(services: Services, caller: Caller, fact_id: str, patch: Fa
             tx.jobs.enqueue(embed_job(tx), now)
         return fact_item(changed)
 
-    answer = await services.storage.transact(work)
-    services.wake()
-    return answer
+    return await _once(services, caller, request_key, Item, work)
 
 
 async def supersede_fact(
-    services: Services, caller: Caller, fact_id: str, request: SupersedeRequest
+    services: Services,
+    caller: Caller,
+    fact_id: str,
+    request: SupersedeRequest,
+    *,
+    request_key: RequestKey | None = None,
 ) -> RememberResponse:
     """Put a new statement in a fact's place; the old one keeps its validity and names its successor.
 
@@ -120,12 +132,12 @@ async def supersede_fact(
             tx.jobs.enqueue(embed_job(tx), now)
         return RememberResponse(**fact_item(added).model_dump(), generation=generation, action="superseded")
 
-    answer = await services.storage.transact(work)
-    services.wake()
-    return answer
+    return await _once(services, caller, request_key, RememberResponse, work)
 
 
-async def delete_fact(services: Services, caller: Caller, fact_id: str) -> ForgetResponse:
+async def delete_fact(
+    services: Services, caller: Caller, fact_id: str, *, request_key: RequestKey | None = None
+) -> ForgetResponse:
     """Delete a fact with its history and vector, and leave a receipt: its bytes are purged like an erasure's."""
     receipt_id = str(uuid.uuid4())
 
@@ -138,7 +150,18 @@ async def delete_fact(services: Services, caller: Caller, fact_id: str) -> Forge
         receipt = tx.receipts.add(receipt_id, asked_by=scopes.home_owner(caller), erased=erased, now=tx.now())
         return ForgetResponse(receipt_id=receipt.id, status=ErasureStatus.ERASED, erased=erased)
 
-    answer = await services.storage.transact(work)
+    return await _once(services, caller, request_key, ForgetResponse, work)
+
+
+async def _once(
+    services: Services,
+    caller: Caller,
+    request_key: RequestKey | None,
+    model: type[M],
+    work: Callable[[Transaction], M],
+) -> M:
+    home = scopes.home_owner(caller)
+    answer = await services.storage.transact(lambda tx: once(tx, home, request_key, model, lambda: work(tx)))
     services.wake()
     return answer
 

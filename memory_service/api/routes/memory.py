@@ -111,13 +111,21 @@ async def get_fact(fact_id: Id, call: AgentCall) -> Response:
 @router.patch("/v1/facts/{fact_id}", response_model=Item, tags=["facts"])
 async def patch_fact(fact_id: Id, body: FactPatch, call: AgentCall) -> Response:
     """Correct one fact."""
-    return answer(await facts_verbs.patch_fact(call.services, call.caller, fact_id, body))
+    return answer(
+        await facts_verbs.patch_fact(
+            call.services, call.caller, fact_id, body, request_key=call.key(f"patch:{fact_id}", body)
+        )
+    )
 
 
 @router.delete("/v1/facts/{fact_id}", response_model=ForgetResponse, tags=["facts"])
 async def delete_fact(fact_id: Id, call: AgentCall) -> Response:
     """Delete one fact."""
-    return answer(await facts_verbs.delete_fact(call.services, call.caller, fact_id))
+    return answer(
+        await facts_verbs.delete_fact(
+            call.services, call.caller, fact_id, request_key=call.key(f"delete:{fact_id}", None)
+        )
+    )
 
 
 @router.get("/v1/facts/{fact_id}/history", response_model=HistoryResponse, tags=["facts"])
@@ -129,7 +137,12 @@ async def fact_history(fact_id: Id, call: AgentCall) -> Response:
 @router.post("/v1/facts/{fact_id}/supersede", response_model=RememberResponse, status_code=201, tags=["facts"])
 async def supersede_fact(fact_id: Id, body: SupersedeRequest, call: AgentCall) -> Response:
     """Put a new statement in a fact's place."""
-    return answer(await facts_verbs.supersede_fact(call.services, call.caller, fact_id, body), 201)
+    return answer(
+        await facts_verbs.supersede_fact(
+            call.services, call.caller, fact_id, body, request_key=call.key(f"supersede:{fact_id}", body)
+        ),
+        201,
+    )
 
 
 @router.post("/v1/list", response_model=ListResponse, tags=["memory"])
