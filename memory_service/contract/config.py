@@ -36,6 +36,9 @@ class StorageConfig(FileModel):
     dsn_file: str | None = None
     schema_name: str = Field(default="memplane", pattern=r"^[a-z_][a-z0-9_]{0,50}$", alias="schema")
     store_uid: str = Field(default="", max_length=64, description="Whose schema it is; checked against its `meta`.")
+    store_name: str = Field(
+        default="", max_length=400, description="The store's namespace and name; finds schemas of its predecessors."
+    )
     pool_size: Annotated[int, Field(ge=1, le=100)] = 8
 
 
@@ -154,7 +157,7 @@ class AuthMode(StrEnum):
 
 
 class Revocation(StrEnum):
-    """Whether a token must be checked by TokenReview: `required` refuses every token while the check is not possible."""
+    """Whether TokenReview must check each token: `required` refuses every token while it cannot."""
 
     PREFERRED = "preferred"
     REQUIRED = "required"
@@ -230,6 +233,9 @@ class ServerConfig(FileModel):
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8800
+    metrics_port: Annotated[int, Field(ge=1, le=65_535)] | None = Field(
+        default=None, description="Serve /metrics on this port, plain, instead of on the main one."
+    )
     tls: TlsConfig | None = None
     max_in_flight: Annotated[int, Field(ge=1)] = 256
     grace_seconds: Annotated[float, Field(ge=0)] = 25
@@ -295,7 +301,8 @@ class ServiceConfig(FileModel):
         budget, trigger, target = self.short_term.token_budget, self.compaction_trigger, self.compaction_target
         if not (0 < target <= trigger <= budget) or (target == trigger and budget > 1):
             raise ValueError(
-                f"0 < compactionTarget < compactionTrigger <= tokenBudget is expected; got {target}, {trigger}, {budget}"
+                "0 < compactionTarget < compactionTrigger <= tokenBudget is expected; "
+                f"got {target}, {trigger}, {budget}"
             )
         if self.worker.mode is WorkerMode.SEPARATE and self.storage.type is StorageType.LOCAL:
             raise ValueError("worker.mode `separate` needs storage.type `external`: one process owns a local folder")

@@ -84,7 +84,6 @@ class JobKind(StrEnum):
     EXTRACT = "extract"
     EMBED = "embed"
     EXPIRE = "expire"
-    SWEEP = "sweep"
     PURGE = "purge"
     REBUILD_INDEX = "rebuild_index"
 
@@ -120,7 +119,7 @@ class JobsResponse(Wire):
 
 
 class ErasureSubject(Wire):
-    """Whose memory an admin erases: exactly one of a principal (`<issuer>#<subject>`), an agent, or an agent's session."""
+    """Whose memory an admin erases: a principal (`<issuer>#<subject>`), an agent, or an agent's session."""
 
     principal: Annotated[Text, Field(min_length=3, max_length=MAX_PRINCIPAL_CHARS, pattern=r"^[^#]+#.+$")] | None = None
     agent: AgentIdentity | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -39,7 +40,7 @@ def storable_json(value: Any, depth: int = 0) -> Any:
         if "\x00" in value or any("\ud800" <= c <= "\udfff" for c in value):
             raise ValueError("contains U+0000 or a lone surrogate, which cannot be stored; replace it by U+FFFD")
     elif isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             raise ValueError("contains a number that JSON does not have (NaN or infinity)")
     elif isinstance(value, list):
         for item in value:

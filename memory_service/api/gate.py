@@ -1,0 +1,147 @@
+"""What every request passes before a route: a request id, size limits before anything is read, load, and HTTP rules.
+
+Plain ASGI, since it is on the path of every request. It is also the last handler: whatever a route raises becomes a
+500 Problem and a log entry here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from memory_service.api.problems import problem
+from memory_service.contract.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from memory_service.contract.problems import ProblemKind
+from memory_service.identity.http_rules import HttpRules, RequestHead, refusal
+from memory_service.observability.logs import request_id
+from memory_service.ports.process import Meter
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+class _BodyTooLarge(Exception):
+    """More bytes came than one body may have."""
+
+
+class Gate:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, *, rules: HttpRules, max_in_flight: int, meter: Meter) -> None:
+        self._app = app
+        self._rules = rules
+        self._max_in_flight = max_in_flight
+        self._meter = meter
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value for name, value in reversed(scope["headers"])}
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        current = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        token = request_id.set(current)
+        answer = _Answer(send, current)
+        counted = scope["path"] not in self._rules.health_paths
+        started = time.perf_counter()
+        self._in_flight += counted
+        try:
+            refused = self._refuse(scope, headers, counted=counted)
+            if refused is not None:
+                reason, response = refused
+                self._meter.count("requests_refused", reason=reason.value)
+                await response(scope, receive, answer)
+            else:
+                await self._app(scope, _bounded(receive), answer)
+        except _BodyTooLarge:
+            self._meter.count("requests_refused", reason=ProblemKind.TOO_LARGE.value)
+            if not answer.started:
+                await _too_large()(scope, receive, answer)
+        except Exception:  # the last handler
+            logger.exception("request failed", extra={"path": _route(scope)})
+            if not answer.started:
+                detail = "the service failed on this request; its log has the traceback under this request_id"
+                await problem(ProblemKind.INTERNAL, detail)(scope, receive, answer)
+        finally:
+            self._in_flight -= counted
+            request_id.reset(token)
+            if counted:
+                route = _route(scope)
+                self._meter.count("requests", route=route, status=f"{answer.status // 100}xx")
+                self._meter.observe("request_seconds", time.perf_counter() - started, route=route)
+
+    def _refuse(
+        self, scope: Scope, headers: dict[bytes, bytes], *, counted: bool
+    ) -> tuple[ProblemKind, ASGIApp] | None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            detail = f"all headers together may have {MAX_HEADER_BYTES} bytes"
+            return ProblemKind.HEADERS_TOO_LARGE, problem(ProblemKind.HEADERS_TOO_LARGE, detail)
+        if counted and self._in_flight > self._max_in_flight:
+            detail = f"{self._max_in_flight} requests are being served already; send it again in a moment"
+            return ProblemKind.OVERLOADED, problem(ProblemKind.OVERLOADED, detail, retry_after=1)
+        length = headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            return ProblemKind.TOO_LARGE, _too_large()
+        head = RequestHead(
+            method=scope["method"],
+            path=scope["path"],
+            host=_text(headers.get(b"host")),
+            origin=_text(headers.get(b"origin")),
+            content_type=_text(headers.get(b"content-type")),
+            has_body=b"transfer-encoding" in headers or length not in (b"", b"0"),
+        )
+        refused = refusal(head, self._rules)
+        return (refused.kind, problem(refused.kind, refused.detail)) if refused is not None else None
+
+
+class _Answer:
+    """Sends an answer with its request id, and remembers how it began."""
+
+    def __init__(self, send: Send, current: str) -> None:
+        self._send = send
+        self._id = current.encode("latin-1")
+        self.started = False
+        self.status = 500
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._id)]
+        await self._send(message)
+
+
+def _bounded(receive: Receive) -> Receive:
+    read = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > MAX_BODY_BYTES:
+            raise _BodyTooLarge
+        return message
+
+    return receive_bounded
+
+
+def _too_large() -> ASGIApp:
+    return problem(
+        ProblemKind.TOO_LARGE, f"one body may have {MAX_BODY_BYTES} bytes; send the turns in several requests"
+    )
+
+
+def _route(scope: Scope) -> str:
+    route = scope.get("route")
+    return str(getattr(route, "path", "unmatched"))
+
+
+def _text(value: bytes | None) -> str | None:
+    return value.decode("latin-1") if value is not None else None

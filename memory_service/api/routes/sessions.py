@@ -1,0 +1,131 @@
+"""Sessions and jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from memory_service.api.calls import AgentCall, answer
+from memory_service.api.json_route import JsonRoute
+from memory_service.api.routes.memory import Cursor, Limit
+from memory_service.contract.ids import Id, SessionId, Workspace
+from memory_service.contract.limits import DEFAULT_PAGE
+from memory_service.contract.sessions import (
+    Job,
+    JobsResponse,
+    JobState,
+    SessionAction,
+    SessionActionResponse,
+    SessionDetail,
+    SessionsResponse,
+    TurnsResponse,
+)
+from memory_service.operations import jobs as jobs_verbs
+from memory_service.operations import sessions as sessions_verbs
+
+router = APIRouter(route_class=JsonRoute)
+
+_MAX_SEQ = 2**53
+
+
+@router.get("/v1/sessions", response_model=SessionsResponse, tags=["sessions"])
+async def list_sessions(
+    call: AgentCall, workspace: Workspace | None = None, cursor: Cursor = None, limit: Limit = DEFAULT_PAGE
+) -> Response:
+    """List the caller's sessions."""
+    return answer(
+        await sessions_verbs.list_sessions(call.services, call.caller, workspace=workspace, cursor=cursor, limit=limit)
+    )
+
+
+@router.get("/v1/sessions/{session_id}", response_model=SessionDetail, tags=["sessions"])
+async def get_session(session_id: SessionId, call: AgentCall, workspace: Workspace | None = None) -> Response:
+    """Show a session's window and digests."""
+    return answer(await sessions_verbs.get_session(call.services, call.caller, session_id, workspace=workspace))
+
+
+@router.get("/v1/sessions/{session_id}/turns", response_model=TurnsResponse, tags=["sessions"])
+async def read_turns(
+    session_id: SessionId,
+    call: AgentCall,
+    workspace: Workspace | None = None,
+    after: Annotated[int, Query(ge=0, le=_MAX_SEQ)] = 0,
+    limit: Limit = DEFAULT_PAGE,
+) -> Response:
+    """Read every turn kept, in order."""
+    return answer(
+        await sessions_verbs.read_turns(
+            call.services, call.caller, session_id, workspace=workspace, after=after, limit=limit
+        )
+    )
+
+
+@router.post("/v1/sessions/{session_id}/end", response_model=SessionActionResponse, tags=["sessions"])
+async def end_session(session_id: SessionId, call: AgentCall, body: SessionAction | None = None) -> Response:
+    """End a session and extract what waits."""
+    done = await sessions_verbs.end_session(
+        call.services, call.caller, session_id, workspace=_workspace(body), request_id=call.request_id
+    )
+    return answer(done, _status(done))
+
+
+@router.post("/v1/sessions/{session_id}/flush", response_model=SessionActionResponse, tags=["sessions"])
+async def flush_session(session_id: SessionId, call: AgentCall, body: SessionAction | None = None) -> Response:
+    """Index and extract what waits now."""
+    done = await sessions_verbs.flush_session(
+        call.services, call.caller, session_id, workspace=_workspace(body), request_id=call.request_id
+    )
+    return answer(done, _status(done))
+
+
+@router.post("/v1/sessions/{session_id}/compact", response_model=SessionActionResponse, tags=["sessions"])
+async def compact_session(session_id: SessionId, call: AgentCall, body: SessionAction | None = None) -> Response:
+    """Fold the window down to its target now."""
+    done = await sessions_verbs.compact_session(
+        call.services, call.caller, session_id, workspace=_workspace(body), request_id=call.request_id
+    )
+    return answer(done, _status(done))
+
+
+@router.get("/v1/jobs", response_model=JobsResponse, tags=["jobs"])
+async def list_jobs(
+    call: AgentCall,
+    *,
+    state: JobState | None = None,
+    session_id: SessionId | None = None,
+    workspace: Workspace | None = None,
+    cursor: Cursor = None,
+    limit: Limit = DEFAULT_PAGE,
+) -> Response:
+    """List the caller's background work."""
+    found = await jobs_verbs.list_jobs(
+        call.services,
+        call.caller,
+        state=state,
+        session_id=session_id,
+        workspace=workspace,
+        cursor=cursor,
+        limit=limit,
+    )
+    return answer(found)
+
+
+@router.get("/v1/jobs/{job_id}", response_model=Job, tags=["jobs"])
+async def get_job(job_id: Id, call: AgentCall) -> Response:
+    """Show one job."""
+    return answer(await jobs_verbs.get_job(call.services, call.caller, job_id))
+
+
+@router.post("/v1/jobs/{job_id}/retry", response_model=Job, status_code=202, tags=["jobs"])
+async def retry_job(job_id: Id, call: AgentCall) -> Response:
+    """Put a dead job back."""
+    return answer(await jobs_verbs.retry_job(call.services, call.caller, job_id), 202)
+
+
+def _workspace(body: SessionAction | None) -> str | None:
+    return body.workspace if body is not None else None
+
+
+def _status(done: SessionActionResponse) -> int:
+    return 202 if done.scheduled else 200

@@ -1,0 +1,307 @@
+"""The one composition root: from a ServiceConfig to a running service, whatever is missing at the moment.
+
+A Runtime opens in the background and keeps trying: a missing Secret, a database that is down or a folder that another
+process still holds make it not ready, with a reason, and never end it. Only what no waiting cures is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from memory_service import __version__
+from memory_service.contract.config import AuthMode, ServiceConfig, StorageType, WorkerMode
+from memory_service.contract.health import Counters, HealthReport, Part, PartHealth, Reason
+from memory_service.contract.sessions import JobState
+from memory_service.engines import open_engine
+from memory_service.errors import Misconfigured, StorageUnavailable, Unavailable
+from memory_service.identity.build import make_authenticator
+from memory_service.observability.metrics import PrometheusMeter
+from memory_service.observability.process import NoSteps, SystemClock
+from memory_service.operations.services import Services
+from memory_service.ports.models import Clock
+from memory_service.ports.process import Steps
+from memory_service.ports.storage import Storage
+from memory_service.providers import ProviderState, open_chat, open_counter, open_embedder
+from memory_service.storage import open_storage
+
+logger = logging.getLogger(__name__)
+
+OPEN_AGAIN_SECONDS = 2.0
+"""How soon a service that could not open its storage tries again."""
+LATE_SECONDS = 300.0
+"""Age of the oldest due job from which jobs are reported as late."""
+COUNTERS_KEPT = timedelta(seconds=5)
+"""How long counted facts and jobs are reported again without counting anew."""
+
+
+class Runtime:
+    """One process's service. Enter it, then serve from `services()`; leaving it closes everything."""
+
+    def __init__(self, config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | None = None) -> None:
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self.meter = PrometheusMeter()
+        self.authenticator = make_authenticator(config, now=self.clock.now)
+        self.opened = asyncio.Event()
+        self._steps: Steps = steps or NoSteps()
+        self._counter = open_counter()
+        self._chat = open_chat(config.models.chat, self.clock)
+        self._embedder = open_embedder(config.models.embedding, self._counter, self.clock)
+        self._engine = (
+            open_engine(config, self._chat, self._embedder, self._counter) if self._chat is not None else None
+        )
+        self._services: Services | None = None
+        self._waiting = PartHealth(ok=False, reason=Reason.STARTING, message="starting", since=self.clock.now())
+        self._opening: asyncio.Task[None] | None = None
+        self._wakers: list[Callable[[], None]] = []
+        self._counted: tuple[datetime, Counters] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start telling callers apart and opening the storage.
+
+        Raises:
+            Misconfigured: identity cannot work as configured.
+        """
+        await self.authenticator.__aenter__()
+        self._opening = asyncio.create_task(self._open_until_open(), name="open-storage")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close everything in the order in which it is used."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._services is not None:
+            await self._services.storage.close()
+        await self._embedder.close()
+        if self._engine is not None:
+            await self._engine.close()
+        if self._chat is not None:
+            await self._chat.close()
+        await self.authenticator.__aexit__(kind, error, traceback)
+
+    def services(self) -> Services:
+        """Return the composed service.
+
+        Raises:
+            Unavailable: it is not open yet; the reason is the health report's.
+        """
+        if self._services is None:
+            raise StorageUnavailable(self._waiting.message, reason=self._waiting.reason.value, retry_after=2)
+        return self._services
+
+    def on_wake(self, wake: Callable[[], None]) -> None:
+        """Have a worker told of enqueued jobs."""
+        self._wakers.append(wake)
+
+    async def wait_open(self) -> None:
+        """Return once the storage is open.
+
+        Raises:
+            Misconfigured: a person must change something first.
+        """
+        opened = asyncio.create_task(self.opened.wait())
+        if self._opening is None:
+            raise RuntimeError("enter the runtime first")
+        await asyncio.wait({opened, self._opening}, return_when=asyncio.FIRST_COMPLETED)
+        opened.cancel()
+        if self._opening.done():
+            self._opening.result()
+
+    async def ready(self) -> tuple[bool, Mapping[Part, PartHealth]]:
+        """Return whether requests can be served, and every part. Models never make a service unready."""
+        parts = await self.parts()
+        needed = (Part.STORAGE, Part.SCHEMA, Part.SECRETS)
+        return all(parts[part].ok for part in needed) and self.authenticator.state().ready, parts
+
+    async def parts(self) -> Mapping[Part, PartHealth]:
+        """Return the health of every part."""
+        now = self.clock.now()
+        identity = self.authenticator.state()
+        well = PartHealth(ok=True, reason=Reason.OK, since=now)
+        parts: dict[Part, PartHealth] = {
+            Part.MODELS: self._provider(self._chat.state if self._chat is not None else None, now),
+            Part.EMBEDDING: self._provider(self._embedder.state, now),
+            Part.BINDINGS: PartHealth(
+                ok=identity.ok, reason=identity.reason, message=identity.message, since=identity.since
+            ),
+            Part.SECRETS: well,
+            Part.JOBS: well,
+        }
+        if self._services is None:
+            secret = self._waiting.reason is Reason.SECRET_MISSING
+            parts[Part.SECRETS] = self._waiting if secret else well
+            parts[Part.STORAGE] = self._waiting
+            parts[Part.SCHEMA] = self._waiting
+            parts[Part.JOBS] = self._waiting
+            return parts
+        parts.update({Part(name): health for name, health in (await self._services.storage.health()).items()})
+        if parts[Part.STORAGE].ok:
+            parts[Part.JOBS] = self._jobs(await self.counters(), now)
+        return parts
+
+    async def counters(self) -> Counters:
+        """Return facts and jobs, counted at most every few seconds; zeros while the storage is away."""
+        now = self.clock.now()
+        if self._counted is not None and timedelta() <= now - self._counted[0] < COUNTERS_KEPT:
+            return self._counted[1]
+        try:
+            services = self.services()
+            states, oldest = await services.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+            facts = await services.storage.read(lambda tx: tx.facts.count_active())
+        except Unavailable:
+            return Counters()
+        for state in JobState:
+            self.meter.gauge("queue_jobs", states.get(state, 0), state=state.value)
+        self.meter.gauge("queue_oldest_seconds", oldest)
+        counters = Counters(
+            facts=facts,
+            pending=states.get(JobState.QUEUED, 0) + states.get(JobState.RUNNING, 0),
+            oldest_seconds=oldest,
+            dead=states.get(JobState.DEAD, 0),
+        )
+        self._counted = (now, counters)
+        return counters
+
+    async def report(self) -> HealthReport:
+        """Return what the operator is told."""
+        ready, parts = await self.ready()
+        for part, health in parts.items():
+            self.meter.gauge("part_ok", float(health.ok), part=part.value)
+        self.meter.gauge("ready", float(ready))
+        identity = self.authenticator.state()
+        left_behind = await self._services.storage.schemas_left_behind() if self._services is not None else ()
+        external = self.config.storage.type is StorageType.EXTERNAL
+        return HealthReport(
+            version=__version__,
+            replica=socket.gethostname(),
+            ready=ready,
+            parts=dict(parts),
+            counters=await self.counters(),
+            bindings_revision=identity.bindings_revision,
+            revocation_available=identity.revocation_available,
+            schema_name=self.config.storage.schema_name if external else "",
+            schemas_left_behind=tuple(left_behind),
+            embedding_model=self._embedder.model,
+            embedding_dimensions=self._embedder.dimension,
+        )
+
+    async def _open_until_open(self) -> None:
+        while self._services is None:
+            try:
+                self._services = await self._compose()
+            except StorageUnavailable as error:
+                self._wait_for(Reason(error.reason), error.detail)
+            except Misconfigured as error:
+                self._wait_for(Reason(error.reason), error.detail)
+                if self.config.identity.auth is not AuthMode.CLUSTER:
+                    raise
+            if self._services is None:
+                await asyncio.sleep(OPEN_AGAIN_SECONDS)
+        logger.info("storage open", extra={"storage": self.config.storage.type.value})
+        self.opened.set()
+
+    async def _compose(self) -> Services:
+        storage_config = self.config.storage
+        if storage_config.type is StorageType.EXTERNAL and not _has_dsn(storage_config.dsn, storage_config.dsn_file):
+            raise StorageUnavailable(
+                f"no DSN: {storage_config.dsn_file or 'storage.dsnFile'} does not hold one yet; "
+                "create the Secret, or set MEMPLANE_DSN",
+                reason=Reason.SECRET_MISSING.value,
+            )
+        if storage_config.lock_wait_seconds > 0:
+            self._wait_for(Reason.WAITING_FOR_LOCK, "waiting for the data folder that another process serves")
+        storage: Storage = open_storage(
+            storage_config,
+            embedding_model=self._embedder.model,
+            dimension=self._embedder.dimension,
+            clock=self.clock,
+        )
+        try:
+            await storage.migrate()
+        except BaseException:
+            await storage.close()
+            raise
+        return Services(
+            config=self.config,
+            storage=storage,
+            embedder=self._embedder,
+            chat=self._chat,
+            engine=self._engine,
+            counter=self._counter,
+            clock=self.clock,
+            meter=self.meter,
+            steps=self._steps,
+            wake=self._wake,
+        )
+
+    def _wake(self) -> None:
+        for wake in self._wakers:
+            wake()
+
+    def _wait_for(self, reason: Reason, message: str) -> None:
+        if self._waiting.reason is not reason:
+            logger.warning("storage not open", extra={"reason": reason.value})
+            self._waiting = PartHealth(ok=False, reason=reason, message=message, since=self.clock.now())
+
+    @staticmethod
+    def _provider(state: ProviderState | None, now: datetime) -> PartHealth:
+        if state is None:
+            return PartHealth(ok=True, reason=Reason.NOT_CONFIGURED, message="episodes only", since=now)
+        if state.ok is None:
+            return PartHealth(ok=True, reason=Reason.OK, message=state.message, since=state.since)
+        return PartHealth(ok=state.ok, reason=state.reason, message=state.message, since=state.since)
+
+    @staticmethod
+    def _jobs(counters: Counters, now: datetime) -> PartHealth:
+        if counters.dead:
+            message = f"{counters.dead} jobs failed too often; look with `memplane jobs list --state dead`"
+            return PartHealth(ok=False, reason=Reason.JOBS_DEAD, message=message, since=now)
+        if counters.oldest_seconds > LATE_SECONDS:
+            message = f"the oldest due job has waited for {counters.oldest_seconds:.0f} s"
+            return PartHealth(ok=False, reason=Reason.JOBS_LATE, message=message, since=now)
+        return PartHealth(ok=True, reason=Reason.OK, since=now)
+
+
+def _has_dsn(dsn: str | None, dsn_file: str | None) -> bool:
+    if dsn:
+        return True
+    if dsn_file is None:
+        return False
+    try:
+        return bool(Path(dsn_file).read_text(encoding="utf-8").strip())
+    except FileNotFoundError:
+        return False
+
+
+async def migrate(config: ServiceConfig) -> None:
+    """Bring the schema up to date and end.
+
+    Raises:
+        Misconfigured, StorageUnavailable: with what is wrong and what to do.
+    """
+    counter = open_counter()
+    clock = SystemClock()
+    embedder = open_embedder(config.models.embedding, counter, clock)
+    storage = open_storage(
+        config.storage, embedding_model=embedder.model, dimension=embedder.dimension, clock=clock
+    )
+    try:
+        await storage.migrate()
+    finally:
+        await storage.close()
+        await embedder.close()
+
+
+def runs_worker(config: ServiceConfig) -> bool:
+    """Return whether the serving process carries jobs out."""
+    return config.worker.mode is WorkerMode.INLINE

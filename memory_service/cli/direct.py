@@ -1,0 +1,68 @@
+"""Opens a store that is not being served, for export and import, through the same operations as the admin routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from memory_service.cli.connection import Exit, unavailable
+from memory_service.cli.service import fail
+
+if TYPE_CHECKING:
+    from memory_service.cli.transfer import Door
+    from memory_service.contract.config import ServiceConfig
+
+OPEN_SECONDS = 30.0
+"""How long a database may take to answer; an export of one that does not is not worth waiting for."""
+
+
+@contextmanager
+def opened(config: ServiceConfig) -> Iterator[Door]:
+    """Open the store, and close it at the end. Ends the command when it cannot be opened."""
+    from memory_service.bootstrap import Runtime
+    from memory_service.cli.transfer import Door
+    from memory_service.contract.config import IdentityConfig, ServerConfig
+    from memory_service.contract.health import Part
+    from memory_service.contract.sessions import ImportRequest
+    from memory_service.domain.callers import Caller, CallerKind
+    from memory_service.errors import MemoryServiceError, Unavailable
+    from memory_service.operations import admin
+
+    # Nobody calls: whoever runs this holds the store's folder or its DSN.
+    alone = config.model_copy(update={"identity": IdentityConfig(), "server": ServerConfig()})
+    caller = Caller(CallerKind.ADMIN, "local")
+    with asyncio.Runner() as loop:
+        try:
+            runtime = loop.run(_entered(Runtime, alone))
+        except MemoryServiceError as error:
+            fail(f"refused: {error}", Exit.REFUSED, error)
+        try:
+            try:
+                loop.run(asyncio.wait_for(runtime.wait_open(), OPEN_SECONDS + config.storage.lock_wait_seconds))
+            except TimeoutError:
+                unavailable(loop.run(runtime.parts())[Part.STORAGE].message)
+
+            def fetch(cursor: str | None) -> tuple[Sequence[Mapping[str, Any]], str | None]:
+                from memory_service.cli.transfer import PAGE_LINES
+
+                page = loop.run(admin.export_page(runtime.services(), caller, cursor=cursor, limit=PAGE_LINES))
+                return page.lines, page.next_cursor
+
+            def store(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+                request = ImportRequest(lines=tuple(dict(line) for line in lines))
+                answer = loop.run(admin.import_lines(runtime.services(), caller, request))
+                return answer.imported, answer.skipped, answer.tombstoned
+
+            yield Door(fetch, store)
+        except Unavailable as error:
+            unavailable(error.detail)
+        except MemoryServiceError as error:
+            fail(f"refused: {error}", Exit.REFUSED, error)
+        finally:
+            loop.run(runtime.__aexit__(None, None, None))
+
+
+async def _entered(runtime: Any, config: ServiceConfig) -> Any:
+    return await runtime(config).__aenter__()

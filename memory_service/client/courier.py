@@ -1,0 +1,243 @@
+"""Carries entries from the outbox to the service: in order within a lane, one process at a time, once by effect.
+
+An entry leaves the outbox only when the service has it (a 2xx, or proof that an earlier attempt was stored), when
+what it was said to was erased (410), or when it is set aside because the service refused it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from memory_service.client.errors import (
+    ContractError,
+    Erased,
+    OutboxError,
+    Refuser,
+    ServiceUnavailable,
+    UnavailableReason,
+)
+from memory_service.client.exchange import Counts, Exchange, refusal
+from memory_service.client.outbox import Entry, Outbox
+from memory_service.client.requests import Request
+from memory_service.client.results import Delivery
+from memory_service.contract.problems import PROBLEM_PREFIX, Problem, ProblemKind
+from memory_service.contract.verbs import RememberResponse, WriteResponse
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Stored = WriteResponse | RememberResponse
+
+MAX_ATTEMPTS = 50
+"""Times that the service itself may fail on an entry (500) before it is set aside and frees its lane."""
+MAX_PAUSE_SECONDS = 30.0
+
+
+class Courier:
+    """Delivers one outbox through one exchange. Use it from one event loop at a time."""
+
+    def __init__(self, outbox: Outbox, exchange: Exchange, counts: Counts, *, seconds: float) -> None:
+        self.outbox = outbox
+        self._exchange = exchange
+        self._counts = counts
+        self._seconds = seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._may_hold_entries: bool | None = None
+        self._is_closed = False
+
+    async def waiting(self, lane: str | None = None) -> int:
+        """Return how many entries wait; costs one look at the folder while nothing was ever put there."""
+        return await asyncio.to_thread(self.outbox.waiting, lane) if self.outbox.exists else 0
+
+    async def put(self, request: Request[Any], **where: Any) -> int:
+        """Keep a request in the outbox.
+
+        Raises:
+            OutboxError: nothing was added.
+        """
+        body = {name: value for name, value in (request.body or {}).items() if name not in _STAMPS}
+        entry_id = await asyncio.to_thread(
+            lambda: self.outbox.put(
+                verb="write" if request.verb == "write" else "remember",
+                body=body,
+                idempotency_key=str(request.idempotency_key),
+                **where,
+            )
+        )
+        self._may_hold_entries = True
+        return entry_id
+
+    async def deliver(
+        self,
+        *,
+        lane: str | None = None,
+        fresh: int | None = None,
+        deadline: float | None = None,
+        results: dict[int, Stored | ContractError] | None = None,
+    ) -> Delivery:
+        """Deliver what waits, in one lane or in all, until the service is unavailable or `deadline` has come.
+
+        Args:
+            lane: the only lane to look at.
+            fresh: an entry that was put by this very call, which is sent as a call of now.
+            deadline: on the exchange's clock; without one, each entry has its own.
+            results: filled with what became of each entry.
+
+        Raises:
+            OutboxError: the outbox cannot be used.
+        """
+        self._enter_loop()
+        async with self._turn:
+            lock = await self._lock()
+            if lock is None:
+                return Delivery(waiting=await self.waiting(lane))
+            try:
+                done = await self._round(lane, fresh, deadline, results if results is not None else {})
+            finally:
+                lock.close()
+        return done.model_copy(update={"waiting": await self.waiting(lane)})
+
+    def kick(self) -> None:
+        """Start delivering in the background unless that runs already or nothing was put."""
+        self._enter_loop()
+        if self._is_closed or (self._task is not None and not self._task.done()):
+            return
+        if self._may_hold_entries is None:
+            self._may_hold_entries = self.outbox.exists
+        if self._may_hold_entries:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="memplane-courier")
+
+    async def aclose(self) -> None:
+        """Stop delivering; what waits stays in the outbox."""
+        self._is_closed = True
+        task, self._task = self._task, None
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _enter_loop(self) -> None:
+        """Leave behind what belongs to an event loop that is gone."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._turn, self._task = loop, asyncio.Lock(), None
+
+    async def _run(self) -> None:
+        pause = 1.0
+        while True:
+            self._may_hold_entries = False
+            try:
+                done = await self.deliver()
+            except OutboxError:
+                logger.warning("the outbox cannot be delivered", exc_info=True)
+                self._counts.add("unavailable", "deliver")
+                return
+            if done.waiting == 0:
+                if self._may_hold_entries:
+                    continue
+                return
+            pause = 1.0 if done.delivered else min(MAX_PAUSE_SECONDS, pause * 2)
+            await self._exchange.sleep(max(pause, self._exchange.breaker.seconds_until_probe()))
+
+    async def _lock(self) -> sqlite3.Connection | None:
+        taking = asyncio.ensure_future(asyncio.to_thread(self.outbox.try_lock))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            lock = await taking
+            if lock is not None:
+                lock.close()
+            raise
+
+    async def _round(
+        self,
+        lane: str | None,
+        fresh: int | None,
+        deadline: float | None,
+        results: dict[int, Stored | ContractError],
+    ) -> Delivery:
+        tally = {"delivered": 0, "refused": 0, "erased": 0}
+        blocked: set[str] = set()
+        after = 0
+        while (entry := await asyncio.to_thread(self.outbox.next_waiting, after, lane)) is not None:
+            after = entry.id
+            if entry.lane in blocked:
+                continue
+            by = self._exchange.clock() + self._seconds
+            try:
+                answer = await self._exchange.call(
+                    self._request(entry, is_fresh=entry.id == fresh),
+                    user=entry.user,
+                    deadline=by if deadline is None else min(by, deadline),
+                    patient=False,
+                )
+                results[entry.id] = answer
+                tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
+            except Erased as error:
+                if error.refuser is not Refuser.SERVICE:
+                    break
+                results[entry.id] = error
+                logger.warning("queued turns dropped: erased meanwhile", extra={"entry": entry.id})
+                tally["erased"] += await self._settle(entry, self.outbox.drop_erased, "erased")
+            except ContractError as error:
+                if error.refuser is Refuser.BETWEEN:
+                    # A proxy's word is no verdict on an entry: keep everything and come back.
+                    break
+                if error.problem.kind == ProblemKind.IDEMPOTENCY_MISMATCH and entry.has_own_key:
+                    # Nobody else has this key, and it is stored together with its effect: an earlier attempt, whose
+                    # body said otherwise how long it had waited, was stored.
+                    tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
+                    continue
+                results[entry.id] = error
+                tally["refused"] += await self._set_aside(entry, error.problem, refusal(error))
+            except ServiceUnavailable as error:
+                if error.reason is UnavailableReason.SERVICE_ERROR:
+                    blocked.add(entry.lane)
+                    await asyncio.to_thread(self.outbox.attempted, entry.id)
+                    if entry.attempts + 1 >= MAX_ATTEMPTS:
+                        tally["refused"] += await self._set_aside(entry, _worn_out(error), {"reason": error.reason})
+                elif error.reason is UnavailableReason.IN_FLIGHT:
+                    blocked.add(entry.lane)
+                else:
+                    break
+        return Delivery(**tally)
+
+    def _request(self, entry: Entry, *, is_fresh: bool) -> Request[Stored]:
+        body = dict(entry.body)
+        if not is_fresh:
+            if entry.generation is not None:
+                body["generation"] = entry.generation
+            else:
+                body["queued_seconds"] = round(max(0.0, self._exchange.wall() - entry.queued_at), 3)
+        answer: Any = WriteResponse if entry.verb == "write" else RememberResponse
+        path = "/v1/write" if entry.verb == "write" else "/v1/facts"
+        return Request(entry.verb, "POST", path, answer, body=body, idempotency_key=entry.idempotency_key)
+
+    async def _settle(self, entry: Entry, how: Callable[[int], None], name: str) -> int:
+        await asyncio.to_thread(how, entry.id)
+        self._counts.add(name, entry.verb)
+        return 1
+
+    async def _set_aside(self, entry: Entry, problem: Problem, fields: dict[str, Any]) -> int:
+        await asyncio.to_thread(self.outbox.set_aside, entry.id, problem)
+        logger.warning("a queued request was refused and is kept aside", extra={"entry": entry.id, **fields})
+        self._counts.add("refused", entry.verb)
+        return 1
+
+
+_STAMPS = ("generation", "queued_seconds")
+"""Fields that say when a request was made; each attempt states its own."""
+
+
+def _worn_out(error: ServiceUnavailable) -> Problem:
+    return Problem(
+        type=f"{PROBLEM_PREFIX}{ProblemKind.INTERNAL}",
+        title="Failed too often",
+        status=500,
+        detail=f"the service failed {MAX_ATTEMPTS} times on this entry: {error.detail}",
+    )

@@ -1,0 +1,547 @@
+"""One builder per verb: what is asked, and the model of its answer. No I/O, no clock, no configuration.
+
+`Request.parse` turns an answer into its model or into the exception that says what to do. Fields that a newer
+service added to an answer are ignored; fields in what we send are checked as strictly as the service does.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from memory_service.client import errors
+from memory_service.client.cleaning import storable_json
+from memory_service.client.errors import ServiceUnavailable, UnavailableReason
+from memory_service.contract import health
+from memory_service.contract.base import Wire
+from memory_service.contract.ids import IDEMPOTENCY_KEY_PATTERN, Id, SessionId
+from memory_service.contract.items import Item
+from memory_service.contract.problems import FieldError, Problem, ProblemKind
+from memory_service.contract.scopes import Scope
+from memory_service.contract.sessions import (
+    AdminEraseRequest,
+    Diagnostics,
+    ExportPage,
+    ImportRequest,
+    ImportResponse,
+    Job,
+    JobsResponse,
+    JobState,
+    ReplayRequest,
+    ReplayResponse,
+    SessionAction,
+    SessionActionResponse,
+    SessionDetail,
+    SessionsResponse,
+    TurnsResponse,
+)
+from memory_service.contract.turns import NewTurn
+from memory_service.contract.verbs import (
+    FactBatchRequest,
+    FactBatchResponse,
+    FactPatch,
+    ForgetRequest,
+    ForgetResponse,
+    HistoryResponse,
+    ListRequest,
+    ListResponse,
+    NewFact,
+    RecallRequest,
+    RecallResponse,
+    Receipt,
+    RememberRequest,
+    RememberResponse,
+    SupersedeRequest,
+    WriteRequest,
+    WriteResponse,
+)
+
+T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+AUTHORIZATION = "Authorization"
+AGENT_HEADER = "X-Memplane-Agent"
+USER_HEADER = "X-Memplane-User"
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+
+_TURN_IDS = uuid.UUID("5b0a3a52-8d0f-5c0e-9a3e-6d656d706c61")
+MAX_RETRY_AFTER_SECONDS = 3_600.0
+
+
+class Empty(Wire):
+    """An answer of which only the status matters."""
+
+
+class Ready(Wire):
+    """What /readyz answers: whether the service can serve, and each part's reason when it says so."""
+
+    ready: bool
+    parts: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer as it came. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[T]):
+    """One request. `body` is JSON-ready; `idempotency_key` is set on every verb that changes something."""
+
+    verb: str
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    answer: type[T]
+    query: tuple[tuple[str, str], ...] = ()
+    body: Mapping[str, Any] | None = None
+    idempotency_key: str | None = None
+    allow_statuses: tuple[int, ...] = field(default=())
+    """Statuses of 400 and above whose body is an answer all the same."""
+
+    @property
+    def content(self) -> bytes | None:
+        """The body as sent: compact JSON in UTF-8."""
+        if self.body is None:
+            return None
+        return json.dumps(self.body, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that come from the request itself."""
+        headers = {"Accept": "application/json"}
+        if self.body is not None:
+            headers["Content-Type"] = "application/json"
+        if self.idempotency_key is not None:
+            headers[IDEMPOTENCY_HEADER] = self.idempotency_key
+        return headers
+
+    def parse(self, answer: Answer, now: datetime) -> T:
+        """Return the answer's model. `now` is only for a Retry-After that names a date.
+
+        Raises:
+            ContractError: the request was refused.
+            ServiceUnavailable: the service cannot serve it now, or what came is no answer of a memory service.
+        """
+        status = answer.status
+        if status in self.allow_statuses or 200 <= status < 300:
+            return self._model(answer)
+        retry_after = retry_after_seconds(answer.headers.get("retry-after"), now)
+        if status < 400:
+            raise ServiceUnavailable(
+                f"{self.method} {self.path} was answered {status}: something else than a memory service is there; "
+                "check the endpoint",
+                reason=UnavailableReason.BAD_ANSWER,
+            )
+        problem = _problem(answer)
+        detail = problem.detail if problem is not None else f"{self.method} {self.path} was answered {status}"
+        if status == 429:
+            raise ServiceUnavailable(detail, reason=UnavailableReason.QUOTA_EXCEEDED, retry_after=retry_after or 1.0)
+        if status == 409 and problem is not None and problem.kind == ProblemKind.IDEMPOTENCY_IN_FLIGHT:
+            raise ServiceUnavailable(detail, reason=UnavailableReason.IN_FLIGHT, retry_after=retry_after or 1.0)
+        if status in (502, 503, 504):
+            raise ServiceUnavailable(detail, reason=UnavailableReason.OVERLOADED, retry_after=retry_after)
+        if status >= 500:
+            raise ServiceUnavailable(detail, reason=UnavailableReason.SERVICE_ERROR, retry_after=retry_after)
+        if problem is None:
+            raise errors.unreported(status, f"{detail}, without a problem document; check the endpoint")
+        raise errors.from_problem(problem)
+
+    def _model(self, answer: Answer) -> T:
+        if issubclass(self.answer, Empty):
+            return self.answer()
+        try:
+            return TypeAdapter(self.answer).validate_json(answer.content, extra="ignore")
+        except ValidationError as error:
+            raise ServiceUnavailable(
+                f"{self.method} {self.path} was answered {answer.status} with a body that is no "
+                f"{self.answer.__name__}; check the endpoint and the service's version",
+                reason=UnavailableReason.BAD_ANSWER,
+            ) from error
+
+
+def _problem(answer: Answer) -> Problem | None:
+    try:
+        return Problem.model_validate_json(answer.content, extra="ignore")
+    except ValidationError:
+        return None
+
+
+def retry_after_seconds(value: str | None, now: datetime) -> float | None:
+    """Return the seconds that a Retry-After header asks to wait, within an hour; None if it says nothing usable."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(value) - now).total_seconds()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    if not seconds >= 0:
+        return 0.0 if seconds < 0 else None
+    return min(seconds, MAX_RETRY_AFTER_SECONDS)
+
+
+def new_key() -> str:
+    """Return a new idempotency key."""
+    return str(uuid.uuid4())
+
+
+def turn_id(idempotency_key: str, index: int) -> str:
+    """Return the id of a turn that has none: the same for a repeat with the same key, so that it is stored once."""
+    return uuid.uuid5(_TURN_IDS, f"{idempotency_key}/{index}").hex
+
+
+def _checked(model: type[ModelT], what: str, **fields: Any) -> ModelT:
+    """Return the model of the fields that are given (not None); values are cleaned first."""
+    given = {
+        name: value if isinstance(value, BaseModel | datetime) else _plain(value)
+        for name, value in fields.items()
+        if value is not None
+    }
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise errors.from_validation(error, what) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` cleaned; models and times inside stay what they are."""
+    if isinstance(value, datetime | BaseModel):
+        return value
+    if isinstance(value, Mapping) and any(isinstance(item, datetime | BaseModel) for item in value.values()):
+        return {storable_json(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        return [_plain(item) for item in value]
+    return storable_json(value)
+
+
+def _json(model: BaseModel) -> dict[str, Any]:
+    """Return what is sent: only what was given, so that the service's and the binding's defaults apply."""
+    return model.model_dump(mode="json", exclude_unset=True)
+
+
+def _key(key: str | None) -> str:
+    return _text("idempotency_key", key, IDEMPOTENCY_KEY_PATTERN) if key is not None else new_key()
+
+
+def _text(name: str, value: str, pattern: str) -> str:
+    if not re.fullmatch(pattern, value):
+        raise errors.invalid(
+            f"{name} was not sent", (FieldError(field=name, expected=f"a text that matches {pattern}"),)
+        )
+    return value
+
+
+def _id(name: str, value: str, kind: Any = Id) -> str:
+    """Return a path segment; refuses what does not match the id's published pattern."""
+    try:
+        return quote(TypeAdapter(kind).validate_python(value), safe="")
+    except ValidationError as error:
+        raise errors.from_validation(error, name) from error
+
+
+def _query(**values: Any) -> tuple[tuple[str, str], ...]:
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        for item in value if isinstance(value, tuple | list) else (value,):
+            pairs.append((name, storable_json(str(item))))
+    return tuple(pairs)
+
+
+TurnLike = NewTurn | Mapping[str, Any]
+"""A turn to write: a NewTurn, or its fields as a mapping."""
+
+
+def write(
+    session_id: str,
+    turns: Iterable[TurnLike],
+    *,
+    workspace: str | None = None,
+    infer: bool | None = None,
+    generation: str | None = None,
+    queued_seconds: float | None = None,
+    idempotency_key: str | None = None,
+) -> Request[WriteResponse]:
+    """Append turns to a session. Turns without an id get one made from the idempotency key."""
+    key = _key(idempotency_key)
+    given: list[Any] = []
+    for index, turn in enumerate(turns):
+        fields = _json(turn) if isinstance(turn, NewTurn) else dict(turn) if isinstance(turn, Mapping) else turn
+        if isinstance(fields, dict) and fields.get("id") is None:
+            fields["id"] = turn_id(key, index)
+        given.append(fields)
+    body = _checked(
+        WriteRequest,
+        "the write",
+        session_id=session_id,
+        turns=given,
+        workspace=workspace,
+        infer=infer,
+        generation=generation,
+        queued_seconds=queued_seconds,
+    )
+    return Request("write", "POST", "/v1/write", WriteResponse, body=_json(body), idempotency_key=key)
+
+
+def recall(query: str, **options: Any) -> Request[RecallResponse]:
+    """Find what is relevant. Options left out (or None) take the binding's and the store's defaults."""
+    body = _checked(RecallRequest, "the recall", query=query, **options)
+    return Request("recall", "POST", "/v1/recall", RecallResponse, body=_json(body))
+
+
+def remember(text: str, *, idempotency_key: str | None = None, **options: Any) -> Request[RememberResponse]:
+    """Save a fact now."""
+    key = _key(idempotency_key)
+    body = _checked(RememberRequest, "the fact", text=text, **options)
+    return Request("remember", "POST", "/v1/facts", RememberResponse, body=_json(body), idempotency_key=key)
+
+
+def list_items(**options: Any) -> Request[ListResponse]:
+    """One page of everything visible at a scope."""
+    body = _checked(ListRequest, "the list", **options)
+    return Request("list", "POST", "/v1/list", ListResponse, body=_json(body))
+
+
+def forget(
+    scope: Scope | str | None = None, session_id: str | None = None, *, idempotency_key: str | None = None
+) -> Request[ForgetResponse]:
+    """Erase the binding's scope, or a session."""
+    body = _checked(ForgetRequest, "the erasure", scope=scope, session_id=session_id, confirm=True)
+    return Request(
+        "forget", "POST", "/v1/forget", ForgetResponse, body=_json(body), idempotency_key=_key(idempotency_key)
+    )
+
+
+def facts_get(fact_id: str) -> Request[Item]:
+    """One fact."""
+    return Request("facts.get", "GET", f"/v1/facts/{_id('fact_id', fact_id)}", Item)
+
+
+def facts_patch(fact_id: str, *, idempotency_key: str | None = None, **changes: Any) -> Request[Item]:
+    """Correct one fact; what is left out stays, and None clears what can be cleared."""
+    path = f"/v1/facts/{_id('fact_id', fact_id)}"
+    try:
+        body = FactPatch.model_validate({name: _plain(value) for name, value in changes.items()})
+    except ValidationError as error:
+        raise errors.from_validation(error, "the correction") from error
+    return Request("facts.patch", "PATCH", path, Item, body=_json(body), idempotency_key=_key(idempotency_key))
+
+
+def facts_delete(fact_id: str, *, idempotency_key: str | None = None) -> Request[Empty]:
+    """Delete one fact."""
+    path = f"/v1/facts/{_id('fact_id', fact_id)}"
+    return Request("facts.delete", "DELETE", path, Empty, idempotency_key=_key(idempotency_key))
+
+
+def facts_list(
+    *,
+    scope: Scope | str | None = None,
+    session_id: str | None = None,
+    workspace: str | None = None,
+    cursor: str | None = None,
+    limit: int | None = None,
+) -> Request[ListResponse]:
+    """One page of facts."""
+    query = _query(scope=scope, session_id=session_id, workspace=workspace, cursor=cursor, limit=limit)
+    return Request("facts.list", "GET", "/v1/facts", ListResponse, query=query)
+
+
+def facts_batch(
+    facts: Iterable[NewFact | Mapping[str, Any]],
+    *,
+    generation: str | None = None,
+    idempotency_key: str | None = None,
+) -> Request[FactBatchResponse]:
+    """Save facts together, all or none."""
+    given = [_json(fact) if isinstance(fact, NewFact) else fact for fact in facts]
+    body = _checked(FactBatchRequest, "the batch", facts=given, generation=generation)
+    return Request(
+        "facts.batch",
+        "POST",
+        "/v1/facts/batch",
+        FactBatchResponse,
+        body=_json(body),
+        idempotency_key=_key(idempotency_key),
+    )
+
+
+def facts_history(fact_id: str) -> Request[HistoryResponse]:
+    """A fact's changes, oldest first."""
+    return Request("facts.history", "GET", f"/v1/facts/{_id('fact_id', fact_id)}/history", HistoryResponse)
+
+
+def facts_supersede(fact_id: str, text: str, *, idempotency_key: str | None = None, **options: Any) -> Request[Item]:
+    """Put another statement in a fact's place; the old one keeps its validity and its successor."""
+    path = f"/v1/facts/{_id('fact_id', fact_id)}/supersede"
+    body = _checked(SupersedeRequest, "the statement", text=text, **options)
+    return Request("facts.supersede", "POST", path, Item, body=_json(body), idempotency_key=_key(idempotency_key))
+
+
+def sessions_list(*, cursor: str | None = None, limit: int | None = None) -> Request[SessionsResponse]:
+    """One page of the caller's sessions, newest write first."""
+    return Request("sessions.list", "GET", "/v1/sessions", SessionsResponse, query=_query(cursor=cursor, limit=limit))
+
+
+def sessions_get(session_id: str, *, workspace: str | None = None) -> Request[SessionDetail]:
+    """A session with its window and digests."""
+    path = f"/v1/sessions/{_id('session_id', session_id, SessionId)}"
+    return Request("sessions.get", "GET", path, SessionDetail, query=_query(workspace=workspace))
+
+
+def sessions_turns(
+    session_id: str, *, after: int | None = None, limit: int | None = None, workspace: str | None = None
+) -> Request[TurnsResponse]:
+    """Every turn kept, in order, page by page."""
+    path = f"/v1/sessions/{_id('session_id', session_id, SessionId)}/turns"
+    return Request(
+        "sessions.turns", "GET", path, TurnsResponse, query=_query(after=after, limit=limit, workspace=workspace)
+    )
+
+
+def sessions_act(
+    action: Literal["end", "compact", "flush"],
+    session_id: str,
+    *,
+    workspace: str | None = None,
+    idempotency_key: str | None = None,
+) -> Request[SessionActionResponse]:
+    """End, compact or flush a session."""
+    path = f"/v1/sessions/{_id('session_id', session_id, SessionId)}/{action}"
+    body = _checked(SessionAction, "the action", workspace=workspace)
+    return Request(
+        f"sessions.{action}",
+        "POST",
+        path,
+        SessionActionResponse,
+        body=_json(body),
+        idempotency_key=_key(idempotency_key),
+    )
+
+
+def jobs_list(
+    *,
+    state: JobState | str | None = None,
+    session_id: str | None = None,
+    cursor: str | None = None,
+    limit: int | None = None,
+) -> Request[JobsResponse]:
+    """One page of jobs, newest first."""
+    query = _query(state=state, session_id=session_id, cursor=cursor, limit=limit)
+    return Request("jobs.list", "GET", "/v1/jobs", JobsResponse, query=query)
+
+
+def jobs_get(job_id: str) -> Request[Job]:
+    """One job."""
+    return Request("jobs.get", "GET", f"/v1/jobs/{_id('job_id', job_id)}", Job)
+
+
+def jobs_retry(job_id: str, *, idempotency_key: str | None = None) -> Request[Job]:
+    """Put a job back into the queue."""
+    path = f"/v1/jobs/{_id('job_id', job_id)}/retry"
+    return Request("jobs.retry", "POST", path, Job, body={}, idempotency_key=_key(idempotency_key))
+
+
+def receipts_get(receipt_id: str) -> Request[Receipt]:
+    """How far an erasure is."""
+    return Request("receipts.get", "GET", f"/v1/receipts/{_id('receipt_id', receipt_id)}", Receipt)
+
+
+def health_live() -> Request[Empty]:
+    """Whether the process answers; touches no store."""
+    return Request("health.live", "GET", "/healthz", Empty)
+
+
+def health_ready() -> Request[Ready]:
+    """Whether the service can serve; a service that is not ready answers 503 with the reasons."""
+    return Request("health.ready", "GET", "/readyz", Ready, allow_statuses=(503,))
+
+
+def health_report() -> Request[health.HealthReport]:
+    """One replica's view of itself; for the operator and admins."""
+    return Request("health.report", "GET", "/v1/health/report", health.HealthReport)
+
+
+def admin_erase(
+    *,
+    principal: str | None = None,
+    agent: str | None = None,
+    session: str | None = None,
+    idempotency_key: str | None = None,
+) -> Request[ForgetResponse]:
+    """Erase a principal, an agent or an agent's session over the whole store."""
+    subject = {
+        name: value
+        for name, value in (("principal", principal), ("agent", agent), ("session", session))
+        if value is not None
+    }
+    body = _checked(AdminEraseRequest, "the erasure", subject=subject)
+    return Request(
+        "admin.erase",
+        "POST",
+        "/v1/admin/erase",
+        ForgetResponse,
+        body=_json(body),
+        idempotency_key=_key(idempotency_key),
+    )
+
+
+def admin_list(*, cursor: str | None = None, limit: int | None = None) -> Request[ListResponse]:
+    """One page of everything in the store."""
+    return Request("admin.list", "GET", "/v1/admin/list", ListResponse, query=_query(cursor=cursor, limit=limit))
+
+
+def admin_diagnostics() -> Request[Diagnostics]:
+    """Totals of the store."""
+    return Request("admin.diagnostics", "GET", "/v1/admin/diagnostics", Diagnostics)
+
+
+def admin_replay(
+    state: JobState | str = JobState.DEAD, *, idempotency_key: str | None = None
+) -> Request[ReplayResponse]:
+    """Put every job of a state back into the queue."""
+    body = _checked(ReplayRequest, "the replay", state=state)
+    return Request(
+        "admin.replay",
+        "POST",
+        "/v1/admin/jobs/replay",
+        ReplayResponse,
+        body=_json(body),
+        idempotency_key=_key(idempotency_key),
+    )
+
+
+def admin_export(*, cursor: str | None = None, limit: int | None = None) -> Request[ExportPage]:
+    """One page of an export."""
+    return Request("admin.export", "GET", "/v1/admin/export", ExportPage, query=_query(cursor=cursor, limit=limit))
+
+
+def admin_import(lines: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None) -> Request[ImportResponse]:
+    """Import lines of an export; a line that was imported before is skipped."""
+    try:
+        body = ImportRequest.model_validate({"lines": list(lines)})
+    except ValidationError as error:
+        raise errors.from_validation(error, "the import") from error
+    return Request(
+        "admin.import",
+        "POST",
+        "/v1/admin/import",
+        ImportResponse,
+        body=_json(body),
+        idempotency_key=_key(idempotency_key),
+    )

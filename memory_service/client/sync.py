@@ -1,0 +1,215 @@
+"""`SyncMemoryClient`: the verbs of `MemoryClient` for code without an event loop.
+
+Each verb is derived from the asynchronous one and runs it on a loop in a thread of its own. That is not a detour:
+only there can one deadline cover a whole call, where a blocking socket's timeout starts again with each byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
+
+from memory_service.client import client as verbs
+from memory_service.client.binding import ResolvedBinding
+from memory_service.client.outbox import Outbox
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Runner:
+    """An event loop in a daemon thread, started with the first call and again after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return what `call` returns; an interrupt here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(call, self._running())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and wait for its thread."""
+        with self._lock:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is None or thread is None or self._pid != os.getpid():
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                loop = asyncio.new_event_loop()
+                self._loop, self._pid = loop, os.getpid()
+                self._thread = threading.Thread(target=loop.run_forever, name="memplane-client", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+class Direct(Generic[P, T]):
+    """A verb that runs the asynchronous verb it was made from, with the same arguments."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> None:
+        self._method = method
+        functools.update_wrapper(self, method)  # type: ignore[arg-type]
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Blocking, owner: type) -> Callable[P, T]: ...
+    def __get__(self, instance: Blocking | None, owner: type) -> Self | Callable[P, T]:
+        if instance is None:
+            return self
+
+        @functools.wraps(self._method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return instance._runner.run(self._method(instance._inner, *args, **kwargs))
+
+        return call
+
+
+class Blocking:
+    """An object with asynchronous verbs, and the loop that runs them."""
+
+    def __init__(self, inner: Any, runner: Runner) -> None:
+        self._inner = inner
+        self._runner = runner
+
+
+class SyncFacts(Blocking):
+    """`Facts` without an event loop."""
+
+    get = Direct(verbs.Facts.get)
+    patch = Direct(verbs.Facts.patch)
+    delete = Direct(verbs.Facts.delete)
+    list = Direct(verbs.Facts.list)
+    batch = Direct(verbs.Facts.batch)
+    history = Direct(verbs.Facts.history)
+    supersede = Direct(verbs.Facts.supersede)
+
+
+class SyncSessions(Blocking):
+    """`Sessions` without an event loop."""
+
+    list = Direct(verbs.Sessions.list)
+    get = Direct(verbs.Sessions.get)
+    turns = Direct(verbs.Sessions.turns)
+    end = Direct(verbs.Sessions.end)
+    compact = Direct(verbs.Sessions.compact)
+    flush = Direct(verbs.Sessions.flush)
+
+
+class SyncJobs(Blocking):
+    """`Jobs` without an event loop."""
+
+    list = Direct(verbs.Jobs.list)
+    get = Direct(verbs.Jobs.get)
+    retry = Direct(verbs.Jobs.retry)
+
+
+class SyncReceipts(Blocking):
+    """`Receipts` without an event loop."""
+
+    get = Direct(verbs.Receipts.get)
+
+
+class SyncHealth(Blocking):
+    """`Health` without an event loop."""
+
+    live = Direct(verbs.Health.live)
+    ready = Direct(verbs.Health.ready)
+    report = Direct(verbs.Health.report)
+
+
+class SyncAdmin(Blocking):
+    """`Admin` without an event loop."""
+
+    erase = Direct(verbs.Admin.erase)
+    list = Direct(verbs.Admin.list)
+    diagnostics = Direct(verbs.Admin.diagnostics)
+    replay = Direct(verbs.Admin.replay)
+    export_page = Direct(verbs.Admin.export_page)
+    import_lines = Direct(verbs.Admin.import_lines)
+
+
+class SyncMemoryClient(Blocking):
+    """A store's verbs for code without an event loop; arguments and behaviour are those of `MemoryClient`.
+
+    Safe to use from several threads. Close it, or use it in a `with` statement.
+    """
+
+    def __init__(self, endpoint: str | None = None, **options: Any) -> None:
+        super().__init__(verbs.MemoryClient(endpoint, **options), Runner())
+        self._make_groups()
+
+    @classmethod
+    def bind(cls, store: str, **options: Any) -> Self:
+        """Return a client of the store with this name; `options` are those of `MemoryClient`."""
+        return cls(store=store, **options)
+
+    recall = Direct(verbs.MemoryClient.recall)
+    write = Direct(verbs.MemoryClient.write)
+    remember = Direct(verbs.MemoryClient.remember)
+    list = Direct(verbs.MemoryClient.list)
+    forget = Direct(verbs.MemoryClient.forget)
+    deliver = Direct(verbs.MemoryClient.deliver)
+
+    def as_user(self, user: str | None) -> SyncMemoryClient:
+        """Return a view that acts on behalf of `user`; it shares connections, breaker, outbox and counts."""
+        view = SyncMemoryClient.__new__(SyncMemoryClient)
+        Blocking.__init__(view, self._inner.as_user(user), self._runner)
+        view._make_groups()
+        return view
+
+    @property
+    def binding(self) -> ResolvedBinding:
+        """The binding as it is now."""
+        found: ResolvedBinding = self._inner.binding
+        return found
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """The outbox; None when the client keeps none."""
+        found: Outbox | None = self._inner.outbox
+        return found
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often something did not go well."""
+        found: dict[str, int] = self._inner.counts
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close connections and stop background delivery, for all views; what waits stays in the outbox."""
+        self._runner.run(self._inner.aclose())
+        self._runner.close()
+
+    def _make_groups(self) -> None:
+        self.facts = SyncFacts(self._inner.facts, self._runner)
+        self.sessions = SyncSessions(self._inner.sessions, self._runner)
+        self.jobs = SyncJobs(self._inner.jobs, self._runner)
+        self.receipts = SyncReceipts(self._inner.receipts, self._runner)
+        self.health = SyncHealth(self._inner.health, self._runner)
+        self.admin = SyncAdmin(self._inner.admin, self._runner)

@@ -1,0 +1,113 @@
+"""Sends one request and reads its whole answer within one deadline; the edge where httpx's errors end.
+
+The deadline covers connecting, sending and reading together: a peer that sends a byte now and then does not stretch
+it. Redirects are not followed and proxy variables are not read, so that only the configured endpoint is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from memory_service.client.errors import ServiceUnavailable, UnavailableReason, invalid
+from memory_service.client.requests import Answer, Request
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""More than any answer of the service: 1,000 items of a page at their longest stay below it."""
+_LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=20)
+
+
+class BrokenOff(ServiceUnavailable):
+    """The connection ended before the answer did, as a kept-alive one does when the service restarts."""
+
+
+class Transport:
+    """A pool of connections, made again when the event loop or the trusted authority changes."""
+
+    def __init__(self, over: httpx.AsyncBaseTransport | None = None) -> None:
+        self._over = over
+        self._pool: httpx.AsyncClient | None = None
+        self._made_for: tuple[object, ...] = ()
+
+    async def send(
+        self, request: Request[Any], *, endpoint: str, headers: Mapping[str, str], ca: str | None, seconds: float
+    ) -> Answer:
+        """Return the answer, whatever its status.
+
+        Raises:
+            ServiceUnavailable: there was none within `seconds`, or it is too large.
+            InvalidRequest: the request cannot be put on the wire, for example a header with a line break.
+        """
+        url = endpoint.rstrip("/") + request.path
+        try:
+            async with asyncio.timeout(seconds):
+                pool = self._connections(endpoint, ca)
+                async with pool.stream(
+                    request.method,
+                    url,
+                    params=list(request.query) or None,
+                    content=request.content,
+                    headers=_encoded({**request.headers, **headers}),
+                ) as answer:
+                    content = bytearray()
+                    async for chunk in answer.aiter_bytes():
+                        content += chunk
+                        if len(content) > MAX_ANSWER_BYTES:
+                            raise ServiceUnavailable(
+                                f"the answer is longer than {MAX_ANSWER_BYTES} bytes",
+                                reason=UnavailableReason.BAD_ANSWER,
+                            )
+                    return Answer(answer.status_code, dict(answer.headers), bytes(content))
+        except (TimeoutError, httpx.TimeoutException) as error:
+            raise ServiceUnavailable(
+                f"{endpoint} did not answer {request.verb} within {seconds:g} s", reason=UnavailableReason.TIMEOUT
+            ) from error
+        except (httpx.LocalProtocolError, UnicodeEncodeError) as error:
+            raise invalid(f"{request.verb} was not sent: {error}") from error
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise ServiceUnavailable(
+                f"the endpoint {endpoint!r} is no URL that can be called: http:// or https:// and a host are expected",
+                reason=UnavailableReason.UNREACHABLE,
+            ) from error
+        except (httpx.RemoteProtocolError, httpx.DecodingError, httpx.ReadError, httpx.StreamError) as error:
+            raise BrokenOff(
+                f"{endpoint} broke off its answer to {request.verb}: {type(error).__name__}",
+                reason=UnavailableReason.BAD_ANSWER,
+            ) from error
+        except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
+            # RuntimeError and ValueError: what the layers below raise for closed loops, closed pools and odd hosts.
+            raise ServiceUnavailable(
+                f"{endpoint} cannot be reached: {error or type(error).__name__}", reason=UnavailableReason.UNREACHABLE
+            ) from error
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.aclose()
+
+    def _connections(self, endpoint: str, ca: str | None) -> httpx.AsyncClient:
+        secure = endpoint.startswith("https:")
+        made_for = (asyncio.get_running_loop(), secure, ca)
+        if self._pool is None or self._made_for != made_for:
+            # A pool of another loop cannot be closed from this one; its sockets go with its memory.
+            verify: ssl.SSLContext | bool = ssl.create_default_context(cadata=ca) if secure else False
+            self._pool = httpx.AsyncClient(
+                transport=self._over,
+                verify=verify,
+                limits=_LIMITS,
+                timeout=None,
+                follow_redirects=False,
+                trust_env=False,
+            )
+            self._made_for = made_for
+        return self._pool
+
+
+def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return header values in UTF-8: a principal may have any name."""
+    return [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -1,0 +1,37 @@
+"""When failed work is tried again, and when it is given up."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+
+FIRST_DELAY = timedelta(seconds=2)
+"""Before the second attempt. Long enough for a restarted endpoint, short enough that a user does not notice."""
+LONGEST_DELAY = timedelta(minutes=15)
+"""The bound on a wait: an endpoint that comes back after an hour is found again within this time."""
+
+
+def retry_at(
+    *,
+    attempts: int,
+    max_attempts: int,
+    now: datetime,
+    seed: str,
+    retry_after: timedelta | None = None,
+) -> datetime | None:
+    """Return when to try again after `attempts` attempts that failed, or None: give it up, a person must look.
+
+    Delays double from `FIRST_DELAY` to `LONGEST_DELAY`. Each is between a half and the whole of it: the seed (the
+    job's id) decides, so that jobs that failed together do not come back together, and a repeat gives the same time.
+    An endpoint's own `retry_after` is waited for at least, within the bound.
+    """
+    if attempts >= max_attempts:
+        return None
+    doublings = min(max(attempts, 1) - 1, 32)
+    delay = min(FIRST_DELAY * float(2**doublings), LONGEST_DELAY)
+    digest = hashlib.sha256(f"{seed}\x00{attempts}".encode()).digest()
+    share = int.from_bytes(digest[:8], "big") / 2**64
+    delay = delay / 2 + delay / 2 * share
+    if retry_after is not None:
+        delay = min(max(delay, retry_after), LONGEST_DELAY)
+    return now + delay

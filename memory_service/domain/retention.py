@@ -1,0 +1,37 @@
+"""How long rows are kept: cut-off times from the configured ages. None means that nothing goes by age."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+FINISHED_JOBS_KEPT = timedelta(days=7)
+"""Done jobs are kept for questions about what happened; they hold no text."""
+IDEMPOTENCY_KEPT = timedelta(hours=24)
+
+
+def cut_off(now: datetime, kept_seconds: float | None) -> datetime | None:
+    """Return the time before which rows may go, or None where they stay until they are erased.
+
+    An age that reaches before the year 1 keeps everything.
+    """
+    if kept_seconds is None:
+        return None
+    try:
+        return now - timedelta(seconds=kept_seconds)
+    except OverflowError:
+        return None
+
+
+def is_expired(
+    *, now: datetime, expires_at: datetime | None, changed_at: datetime, pinned: bool, kept_seconds: float | None
+) -> bool:
+    """Return whether a fact has to go: its own time is over, or it has not changed for longer than facts are kept.
+
+    A pinned fact stays.
+    """
+    if pinned:
+        return False
+    if expires_at is not None and expires_at <= now:
+        return True
+    oldest = cut_off(now, kept_seconds)
+    return oldest is not None and changed_at < oldest

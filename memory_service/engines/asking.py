@@ -1,0 +1,52 @@
+"""What both engines do around one request: leave out thinking, and split what does not fit an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+
+from memory_service.contract.turns import Role
+from memory_service.engines.batches import halves
+from memory_service.ports.models import Candidate, Chat, Message, SaidTurn, UnparseableAnswer
+
+_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
+
+
+class Truncated(UnparseableAnswer):
+    """The model ran into its output limit: the answer is not whole."""
+
+
+def said(turns: Sequence[SaidTurn]) -> tuple[SaidTurn, ...]:
+    """Return the turns that can hold something to remember: instructions and empty turns cannot."""
+    return tuple(turn for turn in turns if turn.role is not Role.SYSTEM and turn.text.strip())
+
+
+async def whole_answer(chat: Chat, system: str, user: str, *, max_tokens: int) -> str:
+    """Return a model's whole answer, without what it was thinking aloud.
+
+    Raises:
+        ModelUnavailable: try again later.
+        Truncated: the answer is longer than `max_tokens`.
+    """
+    asked = (Message("system", system), Message("user", user))
+    completion = await chat.complete(asked, max_tokens=max_tokens, json_object=True)
+    if completion.truncated:
+        raise Truncated(f"the answer was cut off at {max_tokens} tokens")
+    return _THINKING.sub("", completion.text)
+
+
+async def in_halves(
+    turns: tuple[SaidTurn, ...], ask: Callable[[tuple[SaidTurn, ...]], Awaitable[list[Candidate]]]
+) -> list[Candidate]:
+    """Ask about turns, and about each half of them where the answer to all was cut off.
+
+    Raises:
+        Truncated: the answer to a single turn was cut off.
+    """
+    try:
+        return await ask(turns)
+    except Truncated:
+        if len(turns) == 1:
+            raise
+    first, second = halves(turns)
+    return [*await in_halves(first, ask), *await in_halves(second, ask)]

@@ -1,0 +1,78 @@
+"""Cutting a conversation into parts that a model can read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from memory_service.domain.quoting import quoted
+from memory_service.ports.models import SaidTurn, TokenCounter
+
+FRAME_TOKENS = 24
+"""Room for what a prompt writes around each turn: number, time, speaker."""
+LEAST_PIECE_TOKENS = 32
+MARGIN = 0.9
+"""Share of a model's context that is used: its tokens are not those that are counted here."""
+MAX_ANSWER_TOKENS = 4_096
+MAX_CONTEXT_TURNS = 10
+CONTEXT_TURN_TOKENS = 80
+
+
+@dataclass(frozen=True)
+class Room:
+    """How a model's context is divided: tokens for the whole prompt, and for the answer."""
+
+    prompt_tokens: int
+    answer_tokens: int
+
+
+def room_in(context_tokens: int) -> Room:
+    """Return the division of a context: an eighth for the answer, within bounds, and a margin."""
+    answer = min(MAX_ANSWER_TOKENS, max(context_tokens // 8, 192))
+    return Room(prompt_tokens=int(context_tokens * MARGIN) - answer, answer_tokens=answer)
+
+
+def batches(turns: Sequence[SaidTurn], budget_tokens: int, counter: TokenCounter) -> tuple[tuple[SaidTurn, ...], ...]:
+    """Return the turns in order, in parts that take at most `budget_tokens` when quoted; a long one is spread over
+    several parts.
+    """
+    room = max(LEAST_PIECE_TOKENS, budget_tokens - FRAME_TOKENS)
+    parts: list[tuple[SaidTurn, ...]] = []
+    part: list[SaidTurn] = []
+    spent = 0
+    for turn in turns:
+        for piece in _pieces(turn, room, counter):
+            cost = counter.count(quoted(piece.text)) + FRAME_TOKENS
+            if part and spent + cost > budget_tokens:
+                parts.append(tuple(part))
+                part, spent = [], 0
+            part.append(piece)
+            spent += cost
+    if part:
+        parts.append(tuple(part))
+    return tuple(parts)
+
+
+def halves(turns: Sequence[SaidTurn]) -> tuple[tuple[SaidTurn, ...], tuple[SaidTurn, ...]]:
+    """Return the first and the second half of several turns."""
+    middle = len(turns) // 2
+    return tuple(turns[:middle]), tuple(turns[middle:])
+
+
+def shortened(turns: Sequence[SaidTurn], counter: TokenCounter) -> tuple[SaidTurn, ...]:
+    """Return the last of the earlier turns, each cut to what explains a reference."""
+    return tuple(replace(turn, text=counter.cut(turn.text, CONTEXT_TURN_TOKENS)) for turn in turns[-MAX_CONTEXT_TURNS:])
+
+
+def _pieces(turn: SaidTurn, room: int, counter: TokenCounter) -> list[SaidTurn]:
+    if counter.count(quoted(turn.text)) <= room:
+        return [turn]
+    pieces: list[SaidTurn] = []
+    rest = turn.text
+    while rest:
+        piece = counter.cut(rest, room) or rest[:1]
+        while len(piece) > 1 and counter.count(quoted(piece)) > room:  # Quotes may be longer than what they quote.
+            piece = piece[: len(piece) * 3 // 4]
+        pieces.append(replace(turn, text=piece))
+        rest = rest[len(piece) :]
+    return pieces

@@ -1,0 +1,104 @@
+"""The native engine: a short prompt of our own; its answer may also say that a fact updates or contradicts another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memory_service.domain import extraction
+from memory_service.engines.asking import in_halves, said, whole_answer
+from memory_service.engines.batches import batches, room_in, shortened
+from memory_service.ports.models import Candidate, Chat, KnownFact, SaidTurn, TokenCounter, UnparseableAnswer
+
+KNOWN_FACT_TOKENS = 160
+LEAST_TURN_TOKENS = 64
+"""Where the prompt leaves less than this for the new turns, earlier turns and then known facts are left out of it."""
+
+
+class NativeEngine:
+    """Asks a chat model with the prompt of `domain.extraction`, once for each part of the turns that fits it."""
+
+    def __init__(self, chat: Chat, counter: TokenCounter, *, system_prompt: str | None = None) -> None:
+        self._chat = chat
+        self._counter = counter
+        self._system_prompt = system_prompt
+        self._room = room_in(chat.context_tokens)
+
+    async def extract(
+        self,
+        turns: Sequence[SaidTurn],
+        *,
+        context: Sequence[SaidTurn],
+        known: Sequence[KnownFact],
+        max_facts: int | None = None,
+    ) -> Sequence[Candidate]:
+        """Return what is worth knowing later from `turns`, each candidate once.
+
+        Raises:
+            ModelUnavailable: try again later.
+            UnparseableAnswer: an answer could not be used.
+        """
+        new = said(turns)
+        if not new or max_facts == 0:
+            return []
+        short = [replace(fact, text=self._counter.cut(fact.text, KNOWN_FACT_TOKENS)) for fact in known]
+        earlier = shortened(said(context), self._counter)
+        found: list[Candidate] = []
+        left, earlier, short = self._fitting(earlier, short, max_facts)
+        for part in batches(new, left, self._counter):
+            before = tuple(earlier)
+
+            async def ask(asked: tuple[SaidTurn, ...], before: tuple[SaidTurn, ...] = before) -> list[Candidate]:
+                return await self._ask(asked, before, short, max_facts)
+
+            found += await in_halves(part, ask)
+            earlier = shortened((*before, *part), self._counter) if before else ()
+        return extraction.cleaned(
+            found, seqs={turn.seq for turn in new}, refs={fact.ref for fact in known}, max_facts=max_facts
+        )
+
+    async def close(self) -> None:
+        """Hold nothing."""
+
+    def _fitting(
+        self, earlier: tuple[SaidTurn, ...], known: list[KnownFact], max_facts: int | None
+    ) -> tuple[int, tuple[SaidTurn, ...], list[KnownFact]]:
+        """Return the tokens that are left for new turns beside the earlier turns and known facts that go in."""
+        wanted = max(LEAST_TURN_TOKENS, self._room.prompt_tokens // 3)
+        for context, facts in ((earlier, known), ((), known), ((), known[: len(known) // 2]), ((), [])):
+            frame = extraction.prompt(
+                (), context=context, known=facts, max_facts=max_facts, system_prompt=self._system_prompt
+            )
+            used = self._counter.count(frame.system) + self._counter.count(frame.user)
+            left = self._room.prompt_tokens - used
+            if left >= wanted or not (context or facts):
+                break
+        return max(LEAST_TURN_TOKENS, left), context, list(facts)
+
+    async def _ask(
+        self,
+        turns: tuple[SaidTurn, ...],
+        context: tuple[SaidTurn, ...],
+        known: Sequence[KnownFact],
+        max_facts: int | None,
+    ) -> list[Candidate]:
+        asked = extraction.prompt(
+            turns, context=context, known=known, max_facts=max_facts, system_prompt=self._system_prompt
+        )
+        answer = await whole_answer(self._chat, asked.system, asked.user, max_tokens=self._room.answer_tokens)
+        try:
+            facts = extraction.parse(answer)
+        except extraction.UnusableAnswer as error:
+            raise UnparseableAnswer(str(error)) from error
+        return [
+            Candidate(
+                text=fact.text,
+                kind=fact.kind,
+                seqs=fact.seqs,
+                category=fact.category,
+                importance=fact.importance,
+                updates=fact.updates,
+                contradicts=fact.contradicts,
+            )
+            for fact in facts
+        ]

@@ -1,0 +1,66 @@
+"""Principals: the users' own tokens, of issuers that the store's owner has listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import httpx
+
+from memory_service.contract.config import UserIssuer
+from memory_service.domain.callers import Principal
+from memory_service.errors import Misconfigured, Unauthenticated
+from memory_service.identity.authenticator import Monotonic, Now
+from memory_service.identity.credentials import USER_HEADER, principal_flaw
+from memory_service.identity.keys import KeySet, file_keys, url_keys
+from memory_service.identity.tokens import check_token, unverified_issuer
+
+
+class Users:
+    """Turns a user's JWT into the principal of an agent's call."""
+
+    def __init__(
+        self, issuers: Sequence[UserIssuer], *, client: httpx.AsyncClient, now: Now, monotonic: Monotonic
+    ) -> None:
+        self._now = now
+        self._issuers: dict[str, tuple[UserIssuer, KeySet]] = {}
+        for issuer in issuers:
+            if not issuer.issuer or "#" in issuer.issuer or issuer.issuer in self._issuers:
+                raise Misconfigured(
+                    f"identity.users.issuers: {issuer.issuer!r} is empty, holds a `#` or is listed twice",
+                    reason="IssuerInvalid",
+                )
+            fetch = file_keys(issuer.jwks_file) if issuer.jwks_file else url_keys(issuer.jwks_url or "", client)
+            self._issuers[issuer.issuer] = (issuer, KeySet(fetch, monotonic=monotonic))
+
+    async def principal(self, token: str) -> Principal:
+        """Return who the token speaks for.
+
+        Raises:
+            Unauthenticated: it is not a good token of a listed issuer for this store.
+            Unavailable: the issuer's keys were never read and cannot be.
+        """
+        if not self._issuers:
+            raise Unauthenticated(
+                f"this store takes no users' tokens; leave {USER_HEADER} out, or list their issuer in "
+                "identity.users.issuers"
+            )
+        try:
+            return await self._principal(token)
+        except Unauthenticated as error:
+            raise Unauthenticated(f"{USER_HEADER}: {error.detail}", error.errors) from error
+
+    async def _principal(self, token: str) -> Principal:
+        name = unverified_issuer(token)
+        if name not in self._issuers:
+            raise Unauthenticated("the token's issuer is not among identity.users.issuers")
+        issuer, keys = self._issuers[name]
+        claims = await check_token(token, issuer=issuer.issuer, keys=keys, now=self._now)
+        if not set(claims.audiences) & set(issuer.audiences):
+            raise Unauthenticated(f"the token is for another audience; expected one of {list(issuer.audiences)}")
+        subject = claims.all.get(issuer.claim)
+        if not isinstance(subject, str):
+            raise Unauthenticated(f"the token has no claim {issuer.claim!r} that is a string")
+        flaw = principal_flaw(subject) or principal_flaw(f"{issuer.issuer}#{subject}")
+        if flaw is not None:
+            raise Unauthenticated(f"the token's claim {issuer.claim!r} {flaw}")
+        return Principal(issuer.issuer, subject)

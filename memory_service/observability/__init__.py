@@ -1,0 +1,1 @@
+"""Logs and metrics of one process. Nothing of what is remembered ever reaches either."""

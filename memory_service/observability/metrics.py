@@ -1,0 +1,95 @@
+"""Every metric of the service, declared once; docs/reference/metrics.md is tested against this list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+PREFIX = "memplane_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: its name without the prefix, what it says, and its labels."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+METRICS = (
+    Metric("requests", "counter", "HTTP requests by route and status class", ("route", "status")),
+    Metric("request_seconds", "histogram", "Time from the first byte to the answer", ("route",)),
+    Metric("requests_refused", "counter", "Requests refused before a route was reached", ("reason",)),
+    Metric("recalls", "counter", "Recalls by outcome", ("outcome",)),
+    Metric("recall_degraded", "counter", "Parts that were missing from a recall", ("part", "reason")),
+    Metric("turns_written", "counter", "Turns stored"),
+    Metric("turns_indexed", "counter", "Turns given a vector"),
+    Metric("turns_folded", "counter", "Turns folded into a digest"),
+    Metric(
+        "facts_written", "counter", "Facts stored, by where they come from and what became of them", ("via", "action")
+    ),
+    Metric("facts_embedded", "counter", "Facts given a vector after they were saved"),
+    Metric("candidates_dropped", "counter", "Extracted candidates that were not stored", ("reason",)),
+    Metric("model_tokens", "counter", "Tokens that model calls used", ("direction", "purpose")),
+    Metric("erasures", "counter", "Erasures carried out"),
+    Metric("jobs", "counter", "Jobs by kind and how they ended", ("kind", "outcome")),
+    Metric("jobs_unsettled", "counter", "Job endings that could not be written; their lease runs out", ("reason",)),
+    Metric("job_seconds", "histogram", "Time a job ran", ("kind",)),
+    Metric("sweeps_missed", "counter", "Sweeps that found the database away", ("reason",)),
+    Metric("queue_jobs", "gauge", "Jobs by state", ("state",)),
+    Metric("queue_oldest_seconds", "gauge", "Age of the oldest due job"),
+    Metric("ready", "gauge", "Whether this replica is ready: 1 or 0"),
+    Metric("part_ok", "gauge", "Whether a part of the health report is well: 1 or 0", ("part",)),
+)
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class PrometheusMeter:
+    """A Meter over a registry of its own, so that several services can live in one process (tests do)."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+        for metric in METRICS:
+            name = PREFIX + metric.name
+            if metric.kind == "counter":
+                self._counters[metric.name] = Counter(name, metric.help, metric.labels, registry=self._registry)
+            elif metric.kind == "gauge":
+                self._gauges[metric.name] = Gauge(name, metric.help, metric.labels, registry=self._registry)
+            else:
+                self._histograms[metric.name] = Histogram(
+                    name, metric.help, metric.labels, registry=self._registry, buckets=_SECONDS
+                )
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        """Add to a counter."""
+        counter = self._counters[name]
+        (counter.labels(**labels) if labels else counter).inc(amount)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Record one value of a histogram."""
+        histogram = self._histograms[name]
+        (histogram.labels(**labels) if labels else histogram).observe(value)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge."""
+        gauge = self._gauges[name]
+        (gauge.labels(**labels) if labels else gauge).set(value)
+
+    def value(self, name: str, **labels: str) -> float:
+        """Return a counter's or gauge's value, 0 where it was never touched."""
+        metric = next(metric for metric in METRICS if metric.name == name)
+        sample = PREFIX + name + ("_total" if metric.kind == "counter" else "")
+        return self._registry.get_sample_value(sample, labels) or 0.0
+
+    def render(self) -> bytes:
+        """Return the exposition text."""
+        return generate_latest(self._registry)

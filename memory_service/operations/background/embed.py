@@ -1,0 +1,41 @@
+"""`embed`: vectors of facts that were saved while the embedder did not answer."""
+
+from __future__ import annotations
+
+from memory_service.contract.sessions import JobKind
+from memory_service.operations.background.held import HeldJob
+from memory_service.ports.process import Step
+from memory_service.ports.records import JobDraft
+from memory_service.ports.storage import Transaction
+
+BATCH_FACTS = 64
+"""Facts a job embeds at once; judgement, as for turns."""
+
+
+async def embed(held: HeldJob) -> None:
+    """Embed the oldest facts without a vector; enqueue itself while there are more.
+
+    Raises:
+        ModelUnavailable: nothing was stored.
+    """
+    services = held.services
+    facts = await services.storage.read(lambda tx: tx.facts.without_vector(limit=BATCH_FACTS))
+    held.reach(Step.TURNS_READ)
+    if not facts:
+        return await held.drop()
+    vectors = await services.embedder.embed([fact.text for fact in facts])
+    held.reach(Step.VECTORS_MADE)
+    by_id = {fact.id: (fact.revision, vector) for fact, vector in zip(facts, vectors, strict=True)}
+
+    def store(tx: Transaction) -> JobDraft | None:
+        tx.facts.store_vectors(by_id)
+        return embed_job(tx) if len(facts) == BATCH_FACTS else None
+
+    await held.store(store, then=lambda following: following)
+    services.meter.count("facts_embedded", len(facts))
+    return None
+
+
+def embed_job(tx: Transaction) -> JobDraft:
+    """Return the job that embeds facts without a vector, whoever they belong to."""
+    return JobDraft(kind=JobKind.EMBED, dedupe_key="embed", run_at=tx.now(), lane="embed")

@@ -1,0 +1,165 @@
+"""`extract`: turns become facts, through an engine that only proposes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from memory_service.domain import lexical, merging, scopes
+from memory_service.domain.owners import Owner
+from memory_service.operations.background.held import HeldJob, LeaseLost
+from memory_service.operations.enqueue import extract_job
+from memory_service.operations.saving import SIMILAR_FACTS, save_fact
+from memory_service.operations.services import Services
+from memory_service.operations.turns import said_turns
+from memory_service.ports.models import Candidate, KnownFact
+from memory_service.ports.process import Step
+from memory_service.ports.records import (
+    FactDraft,
+    FactRow,
+    FactSource,
+    JobDraft,
+    SessionRow,
+    TurnRow,
+    Vector,
+)
+from memory_service.ports.storage import Transaction
+
+logger = logging.getLogger(__name__)
+
+MAX_EXTRACT_TURNS = 40
+"""Turns that one extraction reads; what waits beyond them follows in the next job. Keeps prompts in any context."""
+CONTEXT_TURNS = 6
+"""Earlier turns shown to the engine, so that "yes, that one" can be understood; judgement."""
+ACTOR = "extraction"
+
+
+@dataclass(frozen=True)
+class _Found:
+    session: SessionRow
+    turns: Sequence[TurnRow]
+    context: Sequence[TurnRow]
+
+
+async def extract(held: HeldJob) -> None:
+    """Propose facts from the turns that wait, merge them under their owner's lock and move on, in one transaction.
+
+    Raises:
+        ModelUnavailable: nothing was stored; the turns wait.
+        UnparseableAnswer: the job failed; the turns wait.
+    """
+    services, session_id = held.services, held.job.session_id
+    engine = services.engine
+    if session_id is None or engine is None:
+        return await held.drop()
+    found = await services.storage.read(lambda tx: _read(tx, session_id))
+    held.reach(Step.TURNS_READ)
+    if found is None or not found.turns:
+        return await held.drop()
+    owner = scopes.fact_owner(found.session.owner, found.session.fact_scope)
+    inferable = [turn for turn in found.turns if turn.infer]
+    said = said_turns(inferable)
+    candidates: Sequence[Candidate] = ()
+    refs: Mapping[str, str] = {}
+    if said:
+        known = await _known_facts(services, owner, "\n".join(turn.text for turn in said))
+        refs = {f"k{number}": fact.id for number, fact in enumerate(known, start=1)}
+        candidates = await engine.extract(
+            said,
+            context=said_turns(found.context),
+            known=[KnownFact(ref, fact.text) for ref, fact in zip(refs, known, strict=True)],
+        )
+    held.reach(Step.MODEL_ANSWERED)
+    vectors = await services.embedder.embed([candidate.text for candidate in candidates]) if candidates else ()
+    held.reach(Step.VECTORS_MADE)
+    actions: list[str] = []
+
+    def store(tx: Transaction) -> JobDraft | None:
+        actions.clear()
+        tx.owners.lock(owner)
+        now = tx.now()
+        moved = tx.sessions.advance_extracted(
+            session_id, from_seq=found.session.extracted_seq, to_seq=found.turns[-1].seq
+        )
+        if not moved:
+            raise LeaseLost(held.job.id)
+        for candidate, vector in zip(candidates, vectors, strict=True):
+            said_at = _said_at(candidate, found.turns)
+            newcomer = merging.Newcomer(
+                text=candidate.text,
+                said_at=said_at,
+                updates=refs.get(candidate.updates) if candidate.updates is not None else None,
+                contradicts=candidate.contradicts,
+            )
+            draft = _draft(owner, found.session.owner, candidate, vector, said_at=said_at, turns=inferable)
+            actions.append(save_fact(tx, draft, newcomer, actor=ACTOR, now=now)[1])
+        session = tx.sessions.get(session_id)
+        return (
+            extract_job(services, session, now, held.job.request_id, force=_is_more(session, found))
+            if session
+            else None
+        )
+
+    await held.store(store, then=lambda following: following)
+    for action in actions:
+        services.meter.count("facts_written", via="extraction", action=action)
+    logger.info(
+        "facts extracted",
+        extra={"job_id": held.job.id, "turns": len(found.turns), "candidates": len(candidates)},
+    )
+    return None
+
+
+def _read(tx: Transaction, session_id: int) -> _Found | None:
+    session = tx.sessions.get(session_id)
+    if session is None:
+        return None
+    turns = tx.turns.between(session, after=session.extracted_seq, upto=None, limit=MAX_EXTRACT_TURNS)
+    before = max(0, session.extracted_seq - CONTEXT_TURNS)
+    context = tx.turns.between(session, after=before, upto=session.extracted_seq, limit=CONTEXT_TURNS)
+    return _Found(session, turns, context)
+
+
+async def _known_facts(services: Services, owner: Owner, text: str) -> Sequence[FactRow]:
+    """Return the owner's facts that are nearest to what was said."""
+    (vector,) = await services.embedder.embed([text])
+    return await services.storage.read(
+        lambda tx: [row for row, _cosine in tx.facts.similar(owner, vector, limit=SIMILAR_FACTS)]
+    )
+
+
+def _is_more(session: SessionRow, found: _Found) -> bool:
+    """Return whether turns that were waiting when the job began still wait: then they are not left to the sweeper."""
+    return len(found.turns) == MAX_EXTRACT_TURNS and session.last_seq > session.extracted_seq
+
+
+def _said_at(candidate: Candidate, turns: Sequence[TurnRow]) -> datetime:
+    """Return when a candidate was said: its newest source's time, else the newest turn's."""
+    own = [turn.said_at for turn in turns if turn.seq in candidate.seqs]
+    return max(own) if own else turns[-1].said_at
+
+
+def _draft(
+    owner: Owner,
+    session: Owner,
+    candidate: Candidate,
+    vector: Vector,
+    *,
+    said_at: datetime,
+    turns: Sequence[TurnRow],
+) -> FactDraft:
+    seqs = candidate.seqs or tuple(turn.seq for turn in turns)
+    return FactDraft(
+        owner=owner,
+        kind=candidate.kind,
+        text=candidate.text,
+        terms=lexical.terms(lexical.fact_index_text(candidate.text, category=candidate.category)),
+        source=FactSource(session.agent, session.principal, session.session, session.workspace, tuple(seqs)),
+        said_at=said_at,
+        valid_from=said_at,
+        category=candidate.category,
+        importance=candidate.importance,
+        vector=vector,
+    )

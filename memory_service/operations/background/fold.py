@@ -1,0 +1,114 @@
+"""`fold`: the oldest turns of a window become the next version of the session's digest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memory_service.domain import digest as digests
+from memory_service.domain import window
+from memory_service.operations.background.held import HeldJob, LeaseLost
+from memory_service.operations.enqueue import fold_is_due, fold_job
+from memory_service.operations.services import Services
+from memory_service.ports.models import Chat, Message, UnparseableAnswer
+from memory_service.ports.process import Step
+from memory_service.ports.records import DigestRow, JobDraft, SessionRow, TurnRow
+from memory_service.ports.storage import Transaction
+
+logger = logging.getLogger(__name__)
+
+MAX_FOLD_TURNS = 500
+"""Turns that one fold reads; the rest follows in the next one."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    session: SessionRow
+    turns: Sequence[TurnRow]
+    digest: DigestRow | None
+
+
+async def fold(held: HeldJob) -> None:
+    """Summarise the previous digest and the turns that leave the window; commit both ends in one transaction.
+
+    The turns stay in the window until the version that contains them is committed. An empty answer keeps the previous
+    digest and fails the job.
+
+    Raises:
+        ModelUnavailable: nothing was stored.
+        UnparseableAnswer: the model answered nothing that could be a digest.
+    """
+    services, config, session_id = held.services, held.services.config, held.job.session_id
+    chat = services.chat
+    if session_id is None or chat is None:
+        return await held.drop()
+
+    def read(tx: Transaction) -> _Found | None:
+        session = tx.sessions.get(session_id)
+        if session is None:
+            return None
+        turns = tx.turns.between(session, after=session.folded_seq, upto=None, limit=MAX_FOLD_TURNS)
+        return _Found(session, turns, tx.digests.latest(session_id))
+
+    found = await services.storage.read(read)
+    held.reach(Step.TURNS_READ)
+    if found is None or not (fold_is_due(services, found.session) or held.job.payload.get("force")):
+        return await held.drop()
+    turns = window.fold_range(
+        found.turns, target_tokens=config.compaction_target, event_cap=config.short_term.hard_event_cap
+    )
+    if not turns:
+        return await held.drop()
+    summary = await _summarise(services, chat, found.digest.summary if found.digest is not None else "", turns)
+    held.reach(Step.MODEL_ANSWERED)
+
+    def store(tx: Transaction) -> JobDraft | None:
+        now = tx.now()
+        version = DigestRow(
+            session_id=session_id,
+            version=(found.digest.version if found.digest is not None else 0) + 1,
+            summary=summary,
+            upto_seq=turns[-1].seq,
+            tokens=services.counter.count(summary),
+            created_at=now,
+        )
+        if not tx.digests.append(
+            version, folded_from=found.session.folded_seq, keep=config.medium_term.digest_retention
+        ):
+            raise LeaseLost(held.job.id)
+        session = tx.sessions.get(session_id)
+        return fold_job(services, session, now, held.job.request_id) if session is not None else None
+
+    await held.store(store, then=lambda following: following)
+    services.meter.count("turns_folded", len(turns))
+    logger.info("window folded", extra={"job_id": held.job.id, "turns": len(turns), "upto_seq": turns[-1].seq})
+    return None
+
+
+async def _summarise(services: Services, chat: Chat, prior: str, turns: Sequence[TurnRow]) -> str:
+    config = services.config.medium_term
+    summary = prior
+    for lines in digests.chunks(
+        turns,
+        context_tokens=chat.context_tokens,
+        digest_tokens=config.digest_tokens,
+        counter=services.counter,
+        system_prompt=config.system_prompt,
+    ):
+        prompt = digests.prompt(
+            summary,
+            lines,
+            digest_tokens=config.digest_tokens,
+            counter=services.counter,
+            system_prompt=config.system_prompt,
+        )
+        messages = (Message("system", prompt.system), Message("user", prompt.user))
+        answer = await chat.complete(messages, max_tokens=config.digest_tokens)
+        services.meter.count("model_tokens", answer.usage.input_tokens, direction="input", purpose="fold")
+        services.meter.count("model_tokens", answer.usage.output_tokens, direction="output", purpose="fold")
+        accepted = digests.accepted(answer.text, digest_tokens=config.digest_tokens, counter=services.counter)
+        if accepted is None:
+            raise UnparseableAnswer("the model answered with an empty summary; the previous digest is kept")
+        summary = accepted
+    return summary

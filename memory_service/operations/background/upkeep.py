@@ -1,0 +1,106 @@
+"""Upkeep of the whole store: the sweep, what expires, the purge of erased bytes, and the index."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from memory_service.contract.sessions import JobKind
+from memory_service.domain.retention import FINISHED_JOBS_KEPT, IDEMPOTENCY_KEPT, cut_off
+from memory_service.operations.background.embed import embed_job
+from memory_service.operations.background.held import HeldJob
+from memory_service.operations.enqueue import extract_job, index_job
+from memory_service.operations.services import Services
+from memory_service.ports.records import JobDraft
+from memory_service.ports.storage import Transaction
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SESSIONS = 200
+"""Idle sessions that one sweep looks at; the next sweep takes more."""
+EXPIRE_ROWS = 500
+"""Rows that one expiry deletes per table, so that no transaction is long."""
+PURGE_AGAIN = timedelta(seconds=5)
+"""How soon a purge that waits for a lock, a snapshot or space tries again."""
+
+
+async def sweep(services: Services) -> int:
+    """Enqueue what the state of the store calls for, whoever should have done it before; return how many jobs.
+
+    Level-based: idle sessions are extracted, facts without a vector embedded, old rows expired and erased bytes purged
+    even when the process that owed it died. Safe to run on every replica at once.
+    """
+
+    def work(tx: Transaction) -> int:
+        now = tx.now()
+        drafts: list[JobDraft | None] = [JobDraft(kind=JobKind.EXPIRE, dedupe_key="expire", run_at=now, lane="expire")]
+        if services.engine is not None:
+            idle = tx.sessions.waiting_for_extraction(
+                idle_before=now - services.config.idle_after, limit=SWEEP_SESSIONS
+            )
+            drafts.extend(extract_job(services, session, now, None, force=True) for session in idle)
+        unindexed = tx.sessions.waiting_for_index(limit=SWEEP_SESSIONS)
+        drafts.extend(index_job(services.config, session, now, None) for session in unindexed)
+        if tx.facts.without_vector(limit=1):
+            drafts.append(embed_job(tx))
+        if tx.receipts.unpurged(limit=1):
+            drafts.append(purge_job(now))
+        wanted = [draft for draft in drafts if draft is not None]
+        for draft in wanted:
+            tx.jobs.enqueue(draft, now)
+        return len(wanted)
+
+    count = await services.storage.transact(work)
+    services.wake()
+    return count
+
+
+async def expire(held: HeldJob) -> None:
+    """Delete what is past its time: facts, turns that were folded and extracted, old answers, finished jobs."""
+    retention = held.services.config.retention
+
+    def work(tx: Transaction) -> JobDraft | None:
+        now = tx.now()
+        facts = tx.facts.expire(now=now, facts_before=cut_off(now, retention.facts_seconds), limit=EXPIRE_ROWS)
+        turns = 0
+        turns_before = cut_off(now, retention.turns_seconds)
+        if turns_before is not None:
+            turns = tx.turns.expire(before=turns_before, limit=EXPIRE_ROWS)
+        answers = tx.idempotency.expire(before=now - IDEMPOTENCY_KEPT, limit=EXPIRE_ROWS)
+        jobs = tx.jobs.forget_done(before=now - FINISHED_JOBS_KEPT, limit=EXPIRE_ROWS)
+        if max(facts, turns, answers, jobs) < EXPIRE_ROWS:
+            return None
+        return JobDraft(kind=JobKind.EXPIRE, dedupe_key="expire", run_at=now, lane="expire")
+
+    await held.store(work, then=lambda following: following)
+
+
+async def purge(held: HeldJob) -> None:
+    """Carry the bytes of erased rows off the disk and write it on their receipts; try again while it must wait."""
+    services = held.services
+    receipts = await services.storage.read(lambda tx: tx.receipts.unpurged(limit=1_000))
+    if not receipts:
+        return await held.drop()
+    step = await services.storage.purge()
+
+    def work(tx: Transaction) -> JobDraft | None:
+        now = tx.now()
+        tx.receipts.note_purge([receipt.id for receipt in receipts], step, now)
+        again = bool(tx.receipts.unpurged(limit=1))
+        return purge_job(now + (PURGE_AGAIN if not step.done else timedelta())) if again else None
+
+    await held.store(work, then=lambda following: following)
+    if step.done:
+        logger.info("erased bytes purged", extra={"job_id": held.job.id, "receipts": len(receipts)})
+    return None
+
+
+async def rebuild_index(held: HeldJob) -> None:
+    """Make the vector index anew from the rows."""
+    await held.services.storage.rebuild_index()
+    await held.drop()
+
+
+def purge_job(run_at: datetime) -> JobDraft:
+    """Return the job that purges whatever was erased; one serves all receipts."""
+    return JobDraft(kind=JobKind.PURGE, dedupe_key="purge", run_at=run_at, lane="purge")

@@ -1,0 +1,39 @@
+"""Cursors: opaque to callers, plain JSON inside, refused when they are not ours."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+
+from memory_service.errors import FieldProblem, InvalidRequest
+
+
+def encode_cursor(*parts: str | int) -> str:
+    """Return a cursor that carries these parts."""
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, *types: type[str] | type[int], field: str = "cursor") -> tuple[str | int, ...]:
+    """Return the parts of a cursor.
+
+    Raises:
+        InvalidRequest: it was not made by this route.
+    """
+    try:
+        parts = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)))
+    except (ValueError, binascii.Error) as error:
+        raise _foreign(field) from error
+    if not isinstance(parts, list) or len(parts) != len(types):
+        raise _foreign(field)
+    for part, kind in zip(parts, types, strict=True):
+        if type(part) is not kind or (isinstance(part, int) and not -(2**62) < part < 2**62):
+            raise _foreign(field)
+    return tuple(parts)
+
+
+def _foreign(field: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"`{field}` is not from this route; send it as `next_cursor` gave it, or leave it out to start anew",
+        [FieldProblem(field, "the `next_cursor` of an earlier answer", None)],
+    )

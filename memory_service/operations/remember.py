@@ -1,0 +1,145 @@
+"""`remember`: save facts now, alone or as a batch; they can be found before the call returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from memory_service.contract.verbs import (
+    FactBatchRequest,
+    FactBatchResponse,
+    NewFact,
+    RememberRequest,
+    RememberResponse,
+)
+from memory_service.domain import lexical, merging, scopes
+from memory_service.domain.callers import Caller
+from memory_service.domain.owners import Owner
+from memory_service.errors import InvalidRequest, ModelUnavailable
+from memory_service.operations.background.embed import embed_job
+from memory_service.operations.generations import share_generation
+from memory_service.operations.items import fact_item
+from memory_service.operations.once import RequestKey, once
+from memory_service.operations.saving import save_fact
+from memory_service.operations.services import Services
+from memory_service.ports.records import FactDraft, FactSource, Vector
+from memory_service.ports.storage import Transaction
+
+
+async def remember(
+    services: Services, caller: Caller, request: RememberRequest, *, request_key: RequestKey | None = None
+) -> RememberResponse:
+    """Save one fact under the binding's scope or the session's; a known `key` or `dedupe_key` overwrites.
+
+    Where the embedder does not answer the fact is found by its words now and by meaning once a job has embedded it.
+
+    Raises:
+        Erased: it builds on what was erased meanwhile.
+        StorageUnavailable: nothing was stored.
+    """
+    (answer,) = (
+        await _save(
+            services,
+            caller,
+            [request],
+            generation=request.generation,
+            queued_seconds=request.queued_seconds,
+            request_key=request_key,
+        )
+    ).facts
+    return answer
+
+
+async def remember_batch(
+    services: Services, caller: Caller, request: FactBatchRequest, *, request_key: RequestKey | None = None
+) -> FactBatchResponse:
+    """Save several facts, all or none."""
+    return await _save(
+        services, caller, request.facts, generation=request.generation, queued_seconds=None, request_key=request_key
+    )
+
+
+async def embed_or_wait(services: Services, texts: Sequence[str]) -> Sequence[Vector | None]:
+    """Return the texts' vectors, or None for each where the embedder does not answer: a job makes them later."""
+    try:
+        return await services.embedder.embed(texts)
+    except ModelUnavailable:
+        return [None] * len(texts)
+
+
+async def _save(
+    services: Services,
+    caller: Caller,
+    facts: Sequence[NewFact],
+    *,
+    generation: str | None,
+    queued_seconds: float | None,
+    request_key: RequestKey | None,
+) -> FactBatchResponse:
+    owners = [scopes.write_owner(caller, fact.scope, fact.session_id, fact.workspace) for fact in facts]
+    sessions = {fact.session_id for fact in facts if fact.session_id is not None}
+    if len(sessions) > 1:
+        raise InvalidRequest("the facts of one batch belong to at most one session; send a batch for each")
+    session_id = next(iter(sessions), None)
+    vectors = await embed_or_wait(services, [fact.text for fact in facts])
+
+    def work(tx: Transaction) -> FactBatchResponse:
+        def store() -> FactBatchResponse:
+            current = share_generation(tx, caller, session_id, given=generation, queued_seconds=queued_seconds)
+            if caller.principal is not None:
+                tx.owners.name_principal(caller.principal)
+            for owner in sorted(set(owners)):
+                tx.owners.lock(owner)
+            now = tx.now()
+            saved = []
+            for fact, owner, vector in zip(facts, owners, vectors, strict=True):
+                draft = fact_draft(caller, fact, owner, vector, now)
+                row, action = save_fact(tx, draft, newcomer(fact, draft.said_at), actor=caller.subject, now=now)
+                saved.append(RememberResponse(**fact_item(row).model_dump(), generation=current, action=action))
+            if any(vector is None for vector in vectors):
+                tx.jobs.enqueue(embed_job(tx), now)
+            return FactBatchResponse(facts=tuple(saved), generation=current)
+
+        return once(tx, scopes.home_owner(caller), request_key, FactBatchResponse, store)
+
+    answer = await services.storage.transact(work)
+    services.wake()
+    for saved in answer.facts:
+        services.meter.count("facts_written", via="remember", action=saved.action)
+    return answer
+
+
+def newcomer(fact: NewFact, said_at: datetime) -> merging.Newcomer:
+    """Return a saved fact as merging sees it."""
+    return merging.Newcomer(
+        text=fact.text, said_at=said_at, key=fact.key, dedupe_key=fact.dedupe_key, by_extraction=False
+    )
+
+
+def fact_draft(caller: Caller, fact: NewFact, owner: Owner, vector: Vector | None, now: datetime) -> FactDraft:
+    """Return what will be stored for a fact that a caller saves."""
+    said_at = fact.said_at or now
+    return FactDraft(
+        owner=owner,
+        kind=fact.kind,
+        text=fact.text,
+        terms=lexical.terms(lexical.fact_index_text(fact.text, key=fact.key, category=fact.category, tags=fact.tags)),
+        source=FactSource(
+            agent=caller.agent,
+            principal=caller.principal_hash,
+            session=fact.session_id or "",
+            workspace=fact.workspace or "",
+        ),
+        said_at=said_at,
+        valid_from=said_at,
+        key=fact.key,
+        dedupe_key=fact.dedupe_key,
+        category=fact.category,
+        tags=fact.tags,
+        evidence=fact.evidence,
+        importance=fact.importance,
+        pinned=fact.pinned,
+        expires_at=fact.expires_at,
+        attributes=fact.attributes,
+        vector=vector,
+    )

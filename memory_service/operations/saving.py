@@ -1,0 +1,89 @@
+"""Saves one fact beside those that its owner has, under the owner's row lock; used by remember, batch and extract."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Literal
+
+from memory_service.domain import merging
+from memory_service.ports.records import FactChange, FactDraft, FactRow
+from memory_service.ports.storage import Transaction
+
+Action = Literal["added", "replaced", "superseded", "ignored"]
+
+SIMILAR_FACTS = 10
+"""Nearest facts that a newcomer is compared with; a statement has few rivals, judgement."""
+
+_REPLACED = (
+    "text", "kind", "said_at", "valid_from", "key", "dedupe_key", "category", "tags", "evidence", "importance",
+    "pinned", "expires_at", "attributes",
+)  # fmt: skip
+
+
+def save_fact(
+    tx: Transaction, draft: FactDraft, newcomer: merging.Newcomer, *, actor: str, now: datetime
+) -> tuple[FactRow, Action]:
+    """Store, replace, supersede or ignore; the caller holds the owner's lock (`owners.lock`)."""
+    found = _rivals(tx, draft)
+    decision = _keyed(merging.decide(newcomer, [known for known, _ in found.values()]), newcomer, found)
+    match decision:
+        case merging.Add():
+            return tx.facts.add(draft, fact_id=str(uuid.uuid4()), actor=actor, now=now), "added"
+        case merging.Replace(fact_id):
+            return _replace(tx, draft, fact_id, actor=actor, now=now), "replaced"
+        case merging.Supersede(fact_id):
+            row = tx.facts.add(draft, fact_id=str(uuid.uuid4()), actor=actor, now=now)
+            tx.facts.supersede(fact_id, successor_id=row.id, valid_to=draft.valid_from, actor=actor, now=now)
+            return row, "superseded"
+        case merging.Ignore(fact_id, reason):
+            if reason in ("same", "less"):
+                tx.facts.add_source(fact_id, draft.source)
+            return found[fact_id][1], "ignored"
+
+
+def _replace(tx: Transaction, draft: FactDraft, fact_id: str, *, actor: str, now: datetime) -> FactRow:
+    fields = {name: getattr(draft, name) for name in _REPLACED}
+    change = FactChange(fields=fields, terms=draft.terms, vector=draft.vector, source=draft.source)
+    return tx.facts.change(fact_id, change, event="replaced", actor=actor, now=now)
+
+
+def _keyed(
+    decision: merging.Decision, newcomer: merging.Newcomer, found: dict[str, tuple[merging.Known, FactRow]]
+) -> merging.Decision:
+    """Let a statement that is known without a key take the key that it is saved under now."""
+    if newcomer.key is None or not isinstance(decision, merging.Ignore) or decision.reason not in ("same", "less"):
+        return decision
+    known = found[decision.id][0]
+    if known.key == newcomer.key:
+        return decision
+    return merging.Replace(decision.id) if known.key is None and known.active else merging.Add()
+
+
+def _rivals(tx: Transaction, draft: FactDraft) -> dict[str, tuple[merging.Known, FactRow]]:
+    rows: dict[str, tuple[FactRow, float | None]] = {}
+    if draft.vector is not None:
+        rows.update(
+            {row.id: (row, cosine) for row, cosine in tx.facts.similar(draft.owner, draft.vector, limit=SIMILAR_FACTS)}
+        )
+    labelled = [
+        tx.facts.by_key(draft.owner, draft.key) if draft.key is not None else None,
+        tx.facts.by_dedupe_key(draft.owner, draft.dedupe_key) if draft.dedupe_key is not None else None,
+    ]
+    for row in (*labelled, *tx.facts.by_text(draft.owner, draft.text)):
+        if row is not None:
+            rows.setdefault(row.id, (row, None))
+    return {fact_id: (_known(row, cosine), row) for fact_id, (row, cosine) in rows.items()}
+
+
+def _known(row: FactRow, cosine: float | None) -> merging.Known:
+    return merging.Known(
+        id=row.id,
+        text=row.text,
+        said_at=row.said_at,
+        pinned=row.pinned,
+        key=row.key,
+        dedupe_key=row.dedupe_key,
+        cosine=cosine,
+        active=row.valid_to is None,
+    )

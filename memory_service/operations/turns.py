@@ -1,0 +1,74 @@
+"""How a turn that was sent becomes one that is stored, and how a stored one is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from memory_service.contract.turns import NewTurn, Part, Turn
+from memory_service.domain import lexical
+from memory_service.domain.window import Shown
+from memory_service.ports.models import SaidTurn, TokenCounter
+from memory_service.ports.records import TurnDraft, TurnRow
+
+_PARTS: TypeAdapter[tuple[Part, ...]] = TypeAdapter(tuple[Part, ...])
+
+
+def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bool) -> TurnDraft:
+    """Count, stem and flatten a turn: `text` is what it says in words, the parts are kept whole beside it."""
+    said_at = turn.said_at or now
+    parts = tuple(part.model_dump(mode="json") for part in turn.parts) if turn.parts is not None else None
+    text = lexical.turn_text(turn.content, parts)
+    return TurnDraft(
+        role=turn.role,
+        content=turn.content if turn.content is not None else text,
+        text=text,
+        parts=parts,
+        name=turn.name,
+        said_at=said_at,
+        tokens=max(1, counter.count(_sent_again(turn.content, parts))),
+        terms=lexical.terms(lexical.turn_index_text(turn.name, turn.role, said_at, text)),
+        client_id=turn.id,
+        infer=infer,
+    )
+
+
+def turn_answer(row: TurnRow) -> Turn:
+    """Return a stored turn as it is answered, whole."""
+    return shown_answer(Shown(row, row.content, row.parts, row.tokens))
+
+
+def shown_answer(shown: Shown[TurnRow]) -> Turn:
+    """Return a turn as its window shows it."""
+    row = shown.turn
+    return Turn(
+        seq=row.seq,
+        role=row.role,
+        content=shown.content,
+        parts=_PARTS.validate_python(shown.parts) if shown.parts is not None else None,
+        name=row.name,
+        said_at=row.said_at,
+        tokens=shown.tokens,
+        id=row.client_id,
+        truncated=shown.truncated,
+    )
+
+
+def said_turns(rows: Sequence[TurnRow]) -> list[SaidTurn]:
+    """Return turns as an engine sees them."""
+    return [SaidTurn(row.seq, row.role, row.text, row.name, row.said_at) for row in rows if row.text.strip()]
+
+
+def _sent_again(content: str | None, parts: Sequence[Mapping[str, Any]] | None) -> str:
+    """Return what a model would be sent again for this turn, to be counted."""
+    pieces = [content] if content is not None else []
+    for part in parts or ():
+        if part.get("type") != "text":
+            pieces.append(json.dumps(part, ensure_ascii=False))
+        elif content is None:
+            pieces.append(str(part.get("text", "")))
+    return "\n".join(pieces)

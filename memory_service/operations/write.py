@@ -1,0 +1,86 @@
+"""`write`: append turns to a session, with the work that they cause, in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+
+from memory_service.contract.verbs import WriteRequest, WriteResponse
+from memory_service.domain import scopes
+from memory_service.domain.callers import Caller
+from memory_service.operations.enqueue import extract_job, fold_job, index_job
+from memory_service.operations.generations import share_generation
+from memory_service.operations.once import RequestKey, once
+from memory_service.operations.services import Services
+from memory_service.operations.turns import turn_draft
+from memory_service.ports.process import Step
+from memory_service.ports.records import SessionRow, TurnDraft
+from memory_service.ports.storage import Transaction
+
+_LARGE_CHARS = 20_000
+"""Batches above this are counted and stemmed in a thread, so that the loop is free for others; judgement."""
+
+
+async def write(
+    services: Services,
+    caller: Caller,
+    request: WriteRequest,
+    *,
+    request_key: RequestKey | None = None,
+    request_id: str | None = None,
+) -> WriteResponse:
+    """Store turns and the jobs that they cause; both are durable when this returns.
+
+    Raises:
+        Erased: the turns belong to a state that was erased meanwhile.
+        ScopeUnresolved: the facts of these turns would have no owner.
+        StorageUnavailable: nothing was stored.
+    """
+    owner = scopes.session_owner(caller, request.session_id, request.workspace)
+    fact_scope = scopes.write_owner(caller, None, request.session_id, request.workspace).scope
+    services.steps.reach(Step.WRITE_RECEIVED)
+    size = sum(len(turn.content or "") + 100 * len(turn.parts or ()) for turn in request.turns)
+    drafts = await asyncio.to_thread(_drafts, services, request) if size > _LARGE_CHARS else _drafts(services, request)
+
+    def work(tx: Transaction) -> WriteResponse:
+        def append() -> WriteResponse:
+            generation = share_generation(
+                tx, caller, request.session_id, given=request.generation, queued_seconds=request.queued_seconds
+            )
+            if caller.principal is not None:
+                tx.owners.name_principal(caller.principal)
+            now = tx.now()
+            session = tx.sessions.ensure(owner, fact_scope, now)
+            seqs = tx.turns.append(session, drafts, now)
+            after = tx.sessions.get(session.id) or session
+            jobs = _enqueue(tx, services, after, request_id) if max(seqs) > session.last_seq else []
+            return WriteResponse(
+                session_id=request.session_id,
+                seqs=tuple(seqs),
+                jobs=tuple(jobs),
+                scheduled=bool(jobs),
+                generation=generation,
+            )
+
+        return once(tx, scopes.home_owner(caller), request_key, WriteResponse, append)
+
+    answer = await services.storage.transact(work)
+    services.steps.reach(Step.WRITE_STORED)
+    if answer.jobs:
+        services.wake()
+    services.meter.count("turns_written", len(answer.seqs))
+    return answer
+
+
+def _drafts(services: Services, request: WriteRequest) -> list[TurnDraft]:
+    now = services.clock.now()
+    return [turn_draft(turn, counter=services.counter, now=now, infer=request.infer) for turn in request.turns]
+
+
+def _enqueue(tx: Transaction, services: Services, session: SessionRow, request_id: str | None) -> list[str]:
+    now = tx.now()
+    drafts = (
+        index_job(services.config, session, now, request_id),
+        fold_job(services, session, now, request_id),
+        extract_job(services, session, now, request_id),
+    )
+    return [tx.jobs.enqueue(draft, now) for draft in drafts if draft is not None]

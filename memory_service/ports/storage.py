@@ -1,0 +1,417 @@
+"""The storage port: one interface, two implementations, one conformance suite.
+
+Every method that touches memory takes its owner, or a row that was found under one. An empty owner set returns nothing.
+Methods never commit: `Storage.transact` runs a function and commits once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+from memory_service.contract.health import PartHealth
+from memory_service.contract.scopes import Scope
+from memory_service.contract.sessions import Diagnostics, JobKind, JobState
+from memory_service.domain.callers import Principal
+from memory_service.domain.owners import AgentPairs, Erasure, Owner, PrincipalPairs
+from memory_service.ports.records import (
+    DigestRow,
+    FactChange,
+    FactDraft,
+    FactRow,
+    FactSource,
+    HistoryRow,
+    ItemFilters,
+    JobDraft,
+    JobRow,
+    OwnerRow,
+    Pool,
+    PurgeStep,
+    ReceiptRow,
+    SearchQuery,
+    SessionRow,
+    StoredAnswer,
+    TurnDraft,
+    TurnRow,
+    Vector,
+)
+
+T = TypeVar("T")
+
+
+class Owners(Protocol):
+    """Owner keys and their generations."""
+
+    def find(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Return the rows of these owners; one under which nothing was ever stored is left out."""
+
+    def get(self, owner_id: int) -> OwnerRow | None:
+        """Return an owner by its number."""
+
+    def ensure(self, owner: Owner) -> OwnerRow:
+        """Return the owner's row, made if it is not there."""
+
+    def share(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Like `ensure` for each, and keep erasures (not other writers) waiting until the transaction ends.
+
+        Every write shares its `scopes.generation_owners` first, so that none is stored against a state erased
+        meanwhile; an erasure locks its `marks`.
+        """
+
+    def lock(self, owner: Owner) -> OwnerRow:
+        """Like `ensure`, and hold the row until the transaction ends: one writer merges at a time."""
+
+    def pairs(self, pairs: AgentPairs | PrincipalPairs) -> Sequence[OwnerRow]:
+        """Return the private pairs of an agent, or of a principal over all agents, in one workspace partition."""
+
+    def name_principal(self, principal: Principal) -> None:
+        """Keep the shown form of a principal beside its hash."""
+
+    def principal_name(self, principal_hash: str) -> str | None:
+        """Return `<issuer>#<subject>`, or None when it was erased."""
+
+
+class Sessions(Protocol):
+    """Conversations and their running totals."""
+
+    def ensure(self, owner: Owner, fact_scope: Scope, now: datetime) -> SessionRow:
+        """Return the session of a session-scope owner, made if needed, locked until the transaction ends.
+
+        `fact_scope` is where facts from its turns go from now on.
+        """
+
+    def find(self, owner: Owner) -> SessionRow | None:
+        """Return the session, or None."""
+
+    def get(self, session_id: int) -> SessionRow | None:
+        """Return a session by its number, for jobs that were made under it."""
+
+    def lock(self, session_id: int) -> SessionRow | None:
+        """Like `get`, held until the transaction ends."""
+
+    def list(
+        self, homes: Sequence[OwnerRow], *, limit: int, before: tuple[datetime, int] | None
+    ) -> Sequence[SessionRow]:
+        """Return sessions of these pairs, newest write first; `before` is the last row of the previous page."""
+
+    def partitions(self, owner: Owner) -> Sequence[SessionRow]:
+        """Return the sessions of this session id in every workspace partition of its agent and principal."""
+
+    def end(self, session_id: int, now: datetime) -> None:
+        """Mark a session as ended; a later write opens it again."""
+
+    def advance_extracted(self, session_id: int, *, from_seq: int, to_seq: int) -> bool:
+        """Move `extracted_seq` on; False when it no longer is `from_seq`."""
+
+    def waiting_for_extraction(self, *, idle_before: datetime, limit: int) -> Sequence[SessionRow]:
+        """Return sessions whose last write is older and whose turns are not all extracted, oldest first."""
+
+    def waiting_for_index(self, *, limit: int) -> Sequence[SessionRow]:
+        """Return sessions that have turns without a vector and no queued or running index_turns job."""
+
+
+class Turns(Protocol):
+    """Messages as they were said."""
+
+    def append(self, session: SessionRow, turns: Sequence[TurnDraft], now: datetime) -> Sequence[int]:
+        """Store turns at the end of a locked session and return their seqs; a known client id returns its own seq.
+
+        Totals of the session move in the same statement: the cost does not depend on the window's size.
+        """
+
+    def window(self, session: SessionRow, *, limit: int) -> Sequence[TurnRow]:
+        """Return the newest `limit` turns after `folded_seq`, oldest first."""
+
+    def between(self, session: SessionRow, *, after: int, upto: int | None, limit: int) -> Sequence[TurnRow]:
+        """Return turns with after < seq <= upto, in order."""
+
+    def unindexed(self, session_id: int, *, limit: int) -> Sequence[TurnRow]:
+        """Return turns of a session that have no vector yet, oldest first."""
+
+    def store_vectors(self, session_id: int, vectors: Mapping[int, Vector | None]) -> int:
+        """Save vectors by turn row id; None marks a turn that has nothing to embed, so that it waits no longer.
+
+        Turns that were erased meanwhile are skipped. Safe to repeat.
+        """
+
+    def list(
+        self, homes: Sequence[OwnerRow], *, session: SessionRow | None, after: int | None, limit: int
+    ) -> Sequence[TurnRow]:
+        """Return turns of these pairs (of one session of theirs) by row id, after one; the episodes of a scope."""
+
+    def get(self, row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
+        """Return turns that a Pool named, by row id; ids that are gone are left out."""
+
+    def expire(self, *, before: datetime, limit: int) -> int:
+        """Delete turns that were stored earlier and are no longer in a window nor wait for extraction; how many."""
+
+
+class Digests(Protocol):
+    """Rolling narratives; append-only."""
+
+    def latest(self, session_id: int) -> DigestRow | None:
+        """Return the newest version."""
+
+    def list(self, session_id: int, *, limit: int) -> Sequence[DigestRow]:
+        """Return kept versions, newest first."""
+
+    def append(self, digest: DigestRow, *, folded_from: int, keep: int) -> bool:
+        """Commit a version and move the window's start to its `upto_seq`; keep the newest `keep` versions.
+
+        False, and nothing is stored, when the session's `folded_seq` is no longer `folded_from`.
+        """
+
+
+class Facts(Protocol):
+    """Long-term facts."""
+
+    def add(self, draft: FactDraft, *, fact_id: str, actor: str, now: datetime) -> FactRow:
+        """Store a fact and the first line of its history."""
+
+    def get(self, fact_id: str) -> FactRow | None:
+        """Return a fact by id; the caller checks its owner before it says anything about it."""
+
+    def by_row_ids(self, row_ids: Sequence[int]) -> Mapping[int, FactRow]:
+        """Return facts that a Pool named."""
+
+    def by_key(self, owner: Owner, key: str) -> FactRow | None:
+        """Return the active or pending fact of this owner with this key."""
+
+    def by_dedupe_key(self, owner: Owner, dedupe_key: str) -> FactRow | None:
+        """Return the active or pending fact of this owner with this dedupe key."""
+
+    def by_text(self, owner: Owner, text: str) -> Sequence[FactRow]:
+        """Return the owner's active and superseded facts that say the same (`merging.normal_text`), newest first."""
+
+    def similar(self, owner: Owner, vector: Vector, *, limit: int) -> Sequence[tuple[FactRow, float]]:
+        """Return the owner's active facts nearest to a vector with their cosine, nearest first."""
+
+    def change(
+        self,
+        fact_id: str,
+        change: FactChange,
+        *,
+        event: str,
+        actor: str,
+        now: datetime,
+        expected_revision: int | None = None,
+    ) -> FactRow:
+        """Change a fact and its history; the revision moves on.
+
+        Each line of a history keeps the source of its text and is erased with it.
+
+        Raises:
+            Conflict: it has another revision than expected, or is gone.
+        """
+
+    def supersede(self, fact_id: str, *, successor_id: str, valid_to: datetime, actor: str, now: datetime) -> None:
+        """Close a fact's validity at `valid_to` and name its successor."""
+
+    def add_source(self, fact_id: str, source: FactSource) -> None:
+        """Note another place where a known fact was said; safe to repeat."""
+
+    def delete(self, fact_id: str) -> None:
+        """Delete a fact with its history, sources and vector."""
+
+    def history(self, fact_id: str) -> Sequence[HistoryRow]:
+        """Return a fact's changes, oldest first."""
+
+    def list(
+        self, owners: Sequence[OwnerRow], *, filters: ItemFilters, limit: int, after: int | None
+    ) -> Sequence[FactRow]:
+        """Return active facts of these owners in the order they were stored, after a row id."""
+
+    def list_all(self, *, filters: ItemFilters, limit: int, after: int | None) -> Sequence[FactRow]:
+        """Return active facts of the whole store (admins), in the order they were stored, after a row id."""
+
+    def count_active(self) -> int:
+        """Return how many active facts the store has."""
+
+    def without_vector(self, *, limit: int) -> Sequence[FactRow]:
+        """Return facts that wait for their vector, oldest first."""
+
+    def store_vectors(self, vectors: Mapping[str, tuple[int, Vector]]) -> int:
+        """Save vectors by fact id, each with the revision it was made from; others are skipped. Safe to repeat."""
+
+    def expire(self, *, now: datetime, facts_before: datetime | None, limit: int) -> int:
+        """Delete unpinned facts past `expires_at`, or last changed before `facts_before`; return how many."""
+
+
+class Jobs(Protocol):
+    """The durable queue."""
+
+    def enqueue(self, draft: JobDraft, now: datetime) -> str:
+        """Enqueue, or return the id of the queued job with the same kind and dedupe key."""
+
+    def claim(self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, now: datetime) -> JobRow | None:
+        """Take the job that is due longest and whose lane is free; expired leases come back first, an attempt each."""
+
+    def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
+        """Lengthen the lease; False when it is no longer ours."""
+
+    def finish(self, job: JobRow, now: datetime) -> bool:
+        """Mark as done; False, and the caller must roll back, when the lease is no longer ours."""
+
+    def fail(self, job: JobRow, *, error: str, retry_at: datetime | None, now: datetime) -> bool:
+        """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more."""
+
+    def release(self, job: JobRow, now: datetime) -> bool:
+        """Hand back without an attempt (drain)."""
+
+    def get(self, job_id: str) -> JobRow | None:
+        """Return a job by id; the caller checks its owner."""
+
+    def list(
+        self,
+        *,
+        homes: Sequence[OwnerRow] | None,
+        state: JobState | None,
+        session: Sequence[SessionRow] | None,
+        limit: int,
+        before: tuple[datetime, str] | None,
+    ) -> Sequence[JobRow]:
+        """Return jobs, newest first; `homes` None is the admin's view over all owners."""
+
+    def is_running(self, kind: JobKind, session_id: int, now: datetime) -> bool:
+        """Return whether a worker holds a job of this kind for a session."""
+
+    def retry(self, job_id: str, now: datetime) -> bool:
+        """Put a dead job back with its attempts cleared; False when it is not dead."""
+
+    def replay(self, state: JobState, now: datetime) -> int:
+        """Put every job of a state back; return how many."""
+
+    def counts(self, now: datetime) -> tuple[Mapping[JobState, int], float]:
+        """Return jobs by state, and the age in seconds of the oldest one that is due."""
+
+    def forget_done(self, *, before: datetime, limit: int) -> int:
+        """Delete finished jobs; return how many."""
+
+
+class Receipts(Protocol):
+    """Erasures and how far they are."""
+
+    def add(self, receipt_id: str, *, asked_by: Owner | None, erased: Mapping[str, int], now: datetime) -> ReceiptRow:
+        """Leave a receipt for something that was deleted by id, and enqueue the purge of its bytes."""
+
+    def get(self, receipt_id: str) -> ReceiptRow | None:
+        """Return a receipt; the caller checks whose it is."""
+
+    def unpurged(self, *, limit: int) -> Sequence[ReceiptRow]:
+        """Return receipts whose bytes are not gone yet, oldest first."""
+
+    def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> None:
+        """Write what a purge reached."""
+
+
+class Idempotency(Protocol):
+    """Answers under idempotency keys, per agent, principal and route; kept 24 h, erased with their owner."""
+
+    def begin(self, owner: Owner, *, route: str, key: str, body_hash: str, now: datetime) -> StoredAnswer | None:
+        """Claim the key in this transaction, or return the answer that it has.
+
+        Raises:
+            InFlight: another transaction has held the key for 5 s.
+        """
+
+    def finish(self, owner: Owner, *, route: str, key: str, answer: StoredAnswer) -> None:
+        """Write the answer of a claimed key."""
+
+    def expire(self, *, before: datetime, limit: int) -> int:
+        """Delete old answers; return how many."""
+
+
+class Erasing(Protocol):
+    """Erasure, stage one."""
+
+    def erase(self, erasure: Erasure, *, receipt_id: str, asked_by: Owner | None, now: datetime) -> ReceiptRow:
+        """Delete every tier of the subject, move generations on, leave tombstones and a receipt."""
+
+
+class Search(Protocol):
+    """Candidates by owner."""
+
+    def facts(self, owner: OwnerRow, query: SearchQuery) -> Pool:
+        """Return the owner's facts as candidates; only those valid at `as_of` count."""
+
+    def episodes(self, homes: Sequence[OwnerRow], query: SearchQuery, *, session: SessionRow | None) -> Pool:
+        """Return turns of these pairs (of one session of theirs) as candidates of one owner key."""
+
+
+class Moving(Protocol):
+    """Export and import of whole rows, in dependency order."""
+
+    def export(self, *, cursor: str | None, limit: int) -> tuple[Sequence[Mapping[str, Any]], str | None]:
+        """Return lines and the next cursor."""
+
+    def restore(self, line: Mapping[str, Any], now: datetime) -> str:
+        """Store one line; return imported, skipped or tombstoned.
+
+        Raises:
+            InvalidRequest: the line is not one of an export.
+        """
+
+
+class Transaction(Protocol):
+    """Everything that one commit may hold."""
+
+    owners: Owners
+    sessions: Sessions
+    turns: Turns
+    digests: Digests
+    facts: Facts
+    jobs: Jobs
+    receipts: Receipts
+    idempotency: Idempotency
+    erasing: Erasing
+    search: Search
+    moving: Moving
+
+    def now(self) -> datetime:
+        """Return the time that job due times compare with: the database's plus the clock's shift."""
+
+
+class Storage(Protocol):
+    """A backend."""
+
+    async def transact(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in one transaction and commit it durably before returning.
+
+        `work` must be safe to run again from the start: it is, once, when the connection is lost before the commit.
+        Whatever it raises rolls everything back.
+
+        Raises:
+            StorageUnavailable: nothing was stored.
+        """
+
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` over one consistent snapshot; it must not write."""
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date; refuses one that is too new or made for another embedding.
+
+        Raises:
+            Misconfigured: with what is wrong and what to do.
+        """
+
+    async def health(self) -> Mapping[str, PartHealth]:
+        """Return the parts `storage` and `schema`, from a real query with a timeout; never raises."""
+
+    async def purge(self) -> PurgeStep:
+        """Carry the bytes of erased rows off the disk: a step that may be repeated."""
+
+    async def rebuild_index(self) -> None:
+        """Make the vector index anew from the rows."""
+
+    async def reconcile_index(self) -> int:
+        """Bring the vector index up to the rows (local: Chroma); return how many rows it moved."""
+
+    async def diagnostics(self) -> Diagnostics:
+        """Count everything."""
+
+    async def schemas_left_behind(self) -> Sequence[str]:
+        """Name schemas in this database that are another store's of the same name."""
+
+    async def close(self) -> None:
+        """Close connections and give the folder's lock back."""

@@ -1,0 +1,1 @@
+"""Whole processes: serving (with work beside it) and working alone. They start, drain on SIGTERM, and end."""

@@ -1,0 +1,195 @@
+"""The serving process: binds, opens the service, says where it listens, and drains on SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from memory_service.api.app import create_app, create_metrics_app
+from memory_service.bootstrap import Runtime, runs_worker
+from memory_service.contract.config import ServiceConfig, TlsConfig
+from memory_service.contract.limits import MAX_HEADER_BYTES
+from memory_service.errors import Misconfigured
+from memory_service.observability.logs import set_up_logging
+from memory_service.ports.models import Clock
+from memory_service.ports.process import Steps
+from memory_service.worker.loop import Worker
+
+logger = logging.getLogger(__name__)
+
+CERTIFICATE_CHECK_SECONDS = 5.0
+"""How soon a renewed certificate is used."""
+
+
+def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code.
+
+    Raises:
+        Misconfigured: a person must change the configuration, the schema or the data folder first.
+    """
+    set_up_logging()
+    return asyncio.run(_serve(config, clock, steps))
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server whose signals are the process's business: it is told when to stop, and tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to listen, and say so."""
+        await super().startup(sockets)
+        self.listens.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone."""
+        yield
+
+
+async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    listener = _bind(config.server.host, config.server.port)
+    async with Runtime(config, clock=clock, steps=steps) as runtime:
+        server = _Server(_settings(create_app(runtime), config))
+        async with contextlib.AsyncExitStack() as running:
+            await running.enter_async_context(_listening(server, listener, config.server.tls))
+            if config.server.metrics_port is not None:
+                metrics = _Server(_settings(create_metrics_app(runtime), config, plain=True))
+                side = _bind(config.server.host, config.server.metrics_port)
+                await running.enter_async_context(_listening(metrics, side, None))
+            stopped = asyncio.create_task(stop.wait(), name="stop")
+            opened = asyncio.create_task(runtime.wait_open(), name="open")
+            await asyncio.wait({stopped, opened}, return_when=asyncio.FIRST_COMPLETED)
+            if opened.done():
+                opened.result()
+                await running.enter_async_context(_working(runtime))
+                _announce(config, listener)
+                await stopped
+            else:
+                opened.cancel()
+                await asyncio.gather(opened, return_exceptions=True)
+            stopped.cancel()
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _listening(server: _Server, listener: socket.socket, tls: TlsConfig | None) -> AsyncIterator[None]:
+    serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    following = asyncio.create_task(_follow_certificate(server, tls), name="certificate") if tls else None
+    try:
+        listens = asyncio.create_task(server.listens.wait())
+        await asyncio.wait({serving, listens}, return_when=asyncio.FIRST_COMPLETED)
+        listens.cancel()
+        if serving.done():
+            serving.result()
+        yield
+    finally:
+        server.should_exit = True
+        await serving
+        if following is not None:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _working(runtime: Runtime) -> AsyncIterator[None]:
+    """Carry jobs out beside serving. Left before the server is: new work is taken no more while requests finish."""
+    if not runs_worker(runtime.config):
+        yield
+        return
+    worker = Worker(runtime.services(), name=socket.gethostname())
+    runtime.on_wake(worker.wake)
+    working = asyncio.create_task(
+        worker.run(grace=timedelta(seconds=runtime.config.server.grace_seconds / 2)), name="worker"
+    )
+    try:
+        yield
+    finally:
+        worker.stop()
+        await working
+
+
+def _settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uvicorn.Config:
+    tls = None if plain else config.server.tls
+    return uvicorn.Config(
+        app,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=max(1, int(config.server.grace_seconds)),
+        h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
+        ssl_certfile=tls.cert_file if tls else None,
+        ssl_keyfile=tls.key_file if tls else None,
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise Misconfigured(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port, or 0 for any free one",
+            reason="NotConfigured",
+        ) from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def _announce(config: ServiceConfig, listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "https" if config.server.tls is not None else "http"
+    sys.stderr.write(f"listening on {scheme}://{shown}:{port}\n")
+    sys.stderr.flush()
+
+
+async def _follow_certificate(server: _Server, tls: TlsConfig) -> None:
+    """Load a renewed certificate into the server's context: new connections use it, old ones go on."""
+    seen = _stamps(tls)
+    while True:
+        await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
+        current = await asyncio.to_thread(_stamps, tls)
+        if current == seen or None in current:
+            continue
+        context = server.config.ssl
+        try:
+            if context is not None:
+                context.load_cert_chain(tls.cert_file, tls.key_file)
+        except (OSError, ssl.SSLError) as error:
+            logger.warning("renewed certificate not usable", extra={"reason": type(error).__name__})
+            continue
+        seen = current
+        logger.info("certificate renewed")
+
+
+def _stamps(tls: TlsConfig) -> tuple[int | None, ...]:
+    stamps: list[int | None] = []
+    for name in (tls.cert_file, tls.key_file):
+        try:
+            stamps.append(Path(name).stat().st_mtime_ns)
+        except OSError:
+            stamps.append(None)
+    return tuple(stamps)

@@ -1,0 +1,276 @@
+"""One OpenAI-compatible endpoint: timeouts, retries, keys and bounds. What the JSON means is left to its callers.
+
+Nothing here logs or raises what was sent or answered; of an error's body only its code is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import json
+import math
+import os
+import random
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from memory_service.contract.health import Reason
+from memory_service.errors import ModelUnavailable
+from memory_service.ports.models import Clock
+from memory_service.providers.health import ProviderState, StateRecorder
+
+MAX_CONNECTIONS = 32
+"""Connections to one endpoint. More callers wait for one inside their own timeout."""
+MAX_ERROR_BYTES = 64 * 1024
+"""Bytes of an error's body that are read for its code."""
+RETRIED_STATUSES = frozenset({429, 502, 503})
+BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 8.0
+MAX_RETRY_AFTER_SECONDS = 20.0
+"""A longer `Retry-After` is not waited for here: the caller's job comes back then."""
+
+_CODE = re.compile(r"[A-Za-z_.]{1,64}")
+
+
+@dataclass(frozen=True)
+class Retrying:
+    """How repeats are spaced; tests replace the sleep and the randomness."""
+
+    max_retries: int
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    uniform: Callable[[float, float], float] = field(default=random.SystemRandom().uniform)
+
+    def backoff(self, attempt: int) -> float:
+        """Return the seconds before repeat number `attempt` (from 0): doubled each time, half of it random."""
+        full = min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(attempt, 16))
+        return self.uniform(full / 2, full)
+
+
+class Refused(Exception):
+    """The endpoint answered a 4xx that is not about the key: another request may do. `code` and `param` as it says."""
+
+    def __init__(self, status: int, code: str, param: str) -> None:
+        super().__init__(f"answered {status}" + (f" ({code})" if code else ""))
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+class ApiKey:
+    """An API key in a file that may change at any time; no file means no key."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = Path(path) if path else None
+        self._stamp: tuple[int, int, int] | None = None
+        self._key = ""
+
+    def read(self) -> str | None:
+        """Return the key as it is now; None if none is configured.
+
+        Raises:
+            ModelUnavailable: the file is missing, empty or not a key (reason SecretMissing).
+        """
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._path)
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if stamp != self._stamp:
+                self._key = self._path.read_text("utf-8").strip()
+                self._stamp = stamp
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._missing("cannot be read") from error
+        if not self._key:
+            raise self._missing("is empty")
+        if not self._key.isascii() or not self._key.isprintable():
+            raise self._missing("holds something that no header can carry")
+        return self._key
+
+    def _missing(self, what: str) -> ModelUnavailable:
+        self._stamp = None
+        return ModelUnavailable(f"the API key file {str(self._path)!r} {what}", reason=Reason.SECRET_MISSING)
+
+
+class Endpoint:
+    """Sends JSON to one base URL and returns the JSON that it answers.
+
+    Redirects are not followed and the environment's proxies are not used. Each attempt has `timeout_seconds` in all,
+    from connecting to the answer's last byte.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str,
+        headers: Mapping[str, str],
+        api_key_file: str | None,
+        timeout_seconds: float,
+        unavailable: Reason,
+        retrying: Retrying,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self._url = base_url(url)
+        self._timeout_seconds = timeout_seconds
+        self._unavailable = unavailable
+        self._retrying = retrying
+        self._clock = clock
+        self._key = ApiKey(api_key_file)
+        self._recorder = StateRecorder(clock)
+        self._headers = httpx.Headers(dict(headers), encoding="utf-8")
+        self._client: httpx.AsyncClient | None = None
+
+    @property
+    def state(self) -> ProviderState:
+        """How the last call went."""
+        return self._recorder.state
+
+    def succeeded(self) -> None:
+        """Record that the answer was what was asked for."""
+        self._recorder.succeeded()
+
+    def failure(
+        self, message: str, *, reason: Reason | None = None, retry_after: float | None = None
+    ) -> ModelUnavailable:
+        """Record a failure and return the exception to raise."""
+        why = reason or self._unavailable
+        self._recorder.failed(why, message)
+        return ModelUnavailable(f"{self.name}: {message}", reason=why, retry_after=retry_after or 1.0)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def get(self, path: str, *, max_bytes: int) -> Any:
+        """As `post`, without a body."""
+        return await self._request("GET", path, None, max_bytes)
+
+    async def post(self, path: str, body: Mapping[str, Any], *, max_bytes: int) -> Any:
+        """Return the answer's JSON, of at most `max_bytes`.
+
+        Failures to connect, lost connections and 429, 502 and 503 are repeated, after what `Retry-After` says or a
+        jittered backoff; a timeout is not.
+
+        Raises:
+            ModelUnavailable: no answer that can be used; recorded.
+            Refused: this request will not do; not recorded.
+        """
+        return await self._request("POST", path, json.dumps(body).encode(), max_bytes)
+
+    async def _request(self, method: str, path: str, body: bytes | None, max_bytes: int) -> Any:
+        attempt = 0
+        while True:
+            wait: float | None = None
+            try:
+                async with asyncio.timeout(self._timeout_seconds):
+                    status, headers, content = await self._attempt(method, path, body, max_bytes)
+            except TimeoutError as error:
+                raise self.failure(f"no whole answer within {self._timeout_seconds:g} s") from error
+            except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+                if attempt >= self._retrying.max_retries:
+                    raise self.failure(f"the connection failed ({type(error).__name__})") from error
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise self.failure(f"the request failed ({type(error).__name__})") from error
+            else:
+                if status not in RETRIED_STATUSES:
+                    return self._answer(status, content)
+                wait = _retry_after(headers.get("retry-after"), self._clock.now())
+                too_long = wait is not None and wait > MAX_RETRY_AFTER_SECONDS
+                if attempt >= self._retrying.max_retries or too_long:
+                    raise self.failure(f"answered {status}", retry_after=wait)
+            # Never sooner than asked for, and not all callers at once.
+            backoff = self._retrying.backoff(attempt)
+            await self._retrying.sleep(backoff if wait is None else wait + backoff / 2)
+            attempt += 1
+
+    async def _attempt(
+        self, method: str, path: str, body: bytes | None, max_bytes: int
+    ) -> tuple[int, httpx.Headers, bytes]:
+        headers = httpx.Headers({"accept": "application/json", "accept-encoding": "identity"})
+        headers.update(self._headers)
+        if body is not None:
+            headers["content-type"] = "application/json"
+        try:
+            key = self._key.read()
+        except ModelUnavailable as error:
+            raise self.failure(error.detail, reason=Reason.SECRET_MISSING) from error
+        if key is not None:
+            headers["authorization"] = f"Bearer {key}"
+        async with self._connected().stream(method, f"{self._url}/{path}", content=body, headers=headers) as response:
+            limit = max_bytes if response.is_success else MAX_ERROR_BYTES
+            content = bytearray()
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > limit:
+                    if response.is_success:
+                        raise self.failure(f"the answer is longer than {limit} bytes")
+                    break
+            return response.status_code, response.headers, bytes(content)
+
+    def _answer(self, status: int, content: bytes) -> Any:
+        if status in (401, 403):
+            raise self.failure(f"the key was refused ({status})", reason=Reason.MODEL_UNAUTHORIZED)
+        if 200 <= status < 300:
+            try:
+                return json.loads(content)
+            except (ValueError, RecursionError) as error:
+                raise self.failure("the answer is not JSON") from error
+        if 300 <= status < 400:
+            raise self.failure(f"answered {status}; redirects are not followed, configure the final URL")
+        if 400 <= status < 500:
+            raise Refused(status, *_error_code(content))
+        raise self.failure(f"answered {status}")
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(self._timeout_seconds),
+                limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS),
+                follow_redirects=False,
+                trust_env=False,
+            )
+        return self._client
+
+
+def base_url(url: str) -> str:
+    """Return the URL that paths such as `chat/completions` are put behind; `/v1` is added to a bare host."""
+    trimmed = url.rstrip("/")
+    return trimmed if httpx.URL(trimmed).path.strip("/") else f"{trimmed}/v1"
+
+
+def _retry_after(value: str | None, now: datetime) -> float | None:
+    """Return the seconds that a `Retry-After` header asks for; None if it does not say."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            moment = email.utils.parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now).total_seconds()
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _error_code(content: bytes) -> tuple[str, str]:
+    """Return an error's code and the parameter that it is about; anything that does not look like one is left out."""
+    try:
+        parsed = json.loads(content)
+    except (ValueError, RecursionError):
+        return "", ""
+    error = parsed.get("error") if isinstance(parsed, dict) else None
+    if not isinstance(error, dict):
+        return "", ""
+    found = [error.get("code") or error.get("type"), error.get("param")]
+    code, param = (value if isinstance(value, str) and _CODE.fullmatch(value) else "" for value in found)
+    return code, param

@@ -1,0 +1,333 @@
+"""Chat and embedding models behind an OpenAI-compatible endpoint.
+
+Whatever an endpoint answers, a caller gets all of what was asked for or `ModelUnavailable`, and nothing in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memory_service.contract.config import ChatConfig, EmbeddingConfig
+from memory_service.contract.health import Reason
+from memory_service.errors import ModelUnavailable
+from memory_service.ports.models import Clock, Completion, Message, ModelUsage, TokenCounter
+from memory_service.ports.records import Vector
+from memory_service.providers.averaging import unit_mean
+from memory_service.providers.endpoint import Endpoint, Refused, Retrying
+from memory_service.providers.health import ProviderState
+from memory_service.providers.query_cache import QueryCache
+
+MAX_CHAT_BYTES = 8 * 1024 * 1024
+MAX_MODELS_BYTES = 4 * 1024 * 1024
+BYTES_PER_NUMBER = 32
+"""Most bytes that one number of a vector takes as JSON text."""
+ENVELOPE_BYTES = 256 * 1024
+"""Bytes that an embedding answer may take besides its numbers."""
+MAX_INPUTS = 32
+"""Inputs of one embedding request: the smallest default limit among the servers that are in use."""
+MAX_BATCH_TOKENS = 32_000
+DEFAULT_INPUT_TOKENS = 8_000
+"""Longest input while `inputTokens` is unset. An endpoint that refuses it is asked again with half of it."""
+SHORTEST_INPUT_TOKENS = 32
+"""A refusal of inputs this short is not about their length."""
+TOO_LONG_STATUSES = frozenset({400, 413, 422})
+
+_DROPPABLE = ("temperature", "response_format")
+
+
+class OpenAIChat:
+    """A chat model. Answers are asked for at temperature 0; what a model does not take is left out from then on."""
+
+    def __init__(self, config: ChatConfig, clock: Clock, *, retrying: Retrying | None = None) -> None:
+        if config.url is None or config.model is None:
+            raise ValueError("a chat model needs `url` and `model`")
+        self.model = config.model
+        self.context_tokens = config.context_tokens
+        self._endpoint = Endpoint(
+            "chat model",
+            url=config.url,
+            headers=config.headers,
+            api_key_file=config.api_key_file,
+            timeout_seconds=config.timeout_seconds,
+            unavailable=Reason.MODEL_UNAVAILABLE,
+            retrying=retrying or Retrying(config.max_retries),
+            clock=clock,
+        )
+        self._dropped: set[str] = set()
+        self._limit_name = "max_tokens"
+
+    @property
+    def state(self) -> ProviderState:
+        """How the last call went."""
+        return self._endpoint.state
+
+    async def complete(self, messages: Sequence[Message], *, max_tokens: int, json_object: bool = False) -> Completion:
+        """Return the answer; an empty one is an answer too.
+
+        Raises:
+            ModelUnavailable: no answer after the repeats, a refused key, or not the answer of a chat model.
+        """
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "temperature": 0,
+        }
+        if json_object:
+            body["response_format"] = {"type": "json_object"}
+        answer = await self._adapting(body, max_tokens)
+        completion = _completion(answer)
+        if completion is None:
+            raise self._endpoint.failure("the answer is not a chat completion")
+        self._endpoint.succeeded()
+        return completion
+
+    async def probe(self) -> None:
+        """Ask for the list of models: shows that the endpoint answers and takes the key.
+
+        Raises:
+            ModelUnavailable: it does not.
+        """
+        try:
+            await self._endpoint.get("models", max_bytes=MAX_MODELS_BYTES)
+        except Refused as refusal:
+            if refusal.status != 404:  # Not every server lists its models.
+                raise self._endpoint.failure(str(refusal)) from refusal
+        self._endpoint.succeeded()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._endpoint.close()
+
+    async def _adapting(self, body: dict[str, Any], max_tokens: int) -> Any:
+        while True:
+            sent = {key: value for key, value in body.items() if key not in self._dropped}
+            sent[self._limit_name] = max_tokens
+            try:
+                return await self._endpoint.post("chat/completions", sent, max_bytes=MAX_CHAT_BYTES)
+            except Refused as refusal:
+                if refusal.param == "max_tokens" and "max_tokens" in sent:
+                    self._limit_name = "max_completion_tokens"
+                elif refusal.param.partition(".")[0] in _DROPPABLE and refusal.param.partition(".")[0] in sent:
+                    self._dropped.add(refusal.param.partition(".")[0])
+                else:
+                    raise self._endpoint.failure(str(refusal)) from refusal
+
+
+class OpenAIEmbedder:
+    """An embedding model. Vectors are brought to unit length."""
+
+    def __init__(
+        self, config: EmbeddingConfig, counter: TokenCounter, clock: Clock, *, retrying: Retrying | None = None
+    ) -> None:
+        if config.url is None or config.model is None or config.dimensions is None:
+            raise ValueError("an embedding model needs `url`, `model` and `dimensions`")
+        self.model = config.model
+        self.dimension = config.dimensions
+        self._counter = counter
+        self._query_timeout = timedelta(seconds=config.query_timeout_seconds)
+        self._input_tokens = config.input_tokens or DEFAULT_INPUT_TOKENS
+        self._asks_for_dimension = False
+        self._queries = QueryCache()
+        self._endpoint = Endpoint(
+            "embedding model",
+            url=config.url,
+            headers=config.headers,
+            api_key_file=config.api_key_file,
+            timeout_seconds=config.timeout_seconds,
+            unavailable=Reason.EMBEDDING_UNAVAILABLE,
+            retrying=retrying or Retrying(config.max_retries),
+            clock=clock,
+        )
+
+    @property
+    def state(self) -> ProviderState:
+        """How the last call went."""
+        return self._endpoint.state
+
+    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
+        """Return one unit vector a text, in order.
+
+        A text longer than the model's input is cut into chunks whose vectors are averaged. Where the endpoint refuses
+        the length all the same (its tokens are others), shorter chunks are tried and kept to.
+
+        Raises:
+            ModelUnavailable: none of the vectors may be used.
+        """
+        if not texts:
+            return []
+        cap = self._input_tokens
+        while True:
+            chunks = [self._chunks(text, cap) for text in texts]
+            try:
+                vectors = await self._embed_chunks([chunk for group in chunks for chunk in group])
+                break
+            except Refused as refusal:
+                longest = max(tokens for group in chunks for _, tokens in group)
+                if refusal.status not in TOO_LONG_STATUSES or longest <= SHORTEST_INPUT_TOKENS:
+                    raise self._endpoint.failure(str(refusal)) from refusal
+                cap = max(SHORTEST_INPUT_TOKENS, min(cap, longest) // 2)
+        self._input_tokens = cap
+        result = self._means(vectors, chunks)
+        self._endpoint.succeeded()
+        return result
+
+    async def embed_query(self, text: str) -> Vector:
+        """Return a query's unit vector; one that was asked for a moment ago is not asked for again.
+
+        Raises:
+            ModelUnavailable: as `embed`, or it took longer than the query timeout, repeats included.
+        """
+        known = self._queries.get(text)
+        if known is not None:
+            return known
+        generation = self._queries.generation
+        try:
+            async with asyncio.timeout(self._query_timeout.total_seconds()):
+                (vector,) = await self.embed([text])
+        except TimeoutError as error:
+            raise self._endpoint.failure(
+                f"the query took longer than {self._query_timeout.total_seconds():g} s"
+            ) from error
+        self._queries.put(text, vector, generation=generation)
+        return vector
+
+    def forget_queries(self) -> None:
+        """Drop the vectors of recent queries; every erasure calls this."""
+        self._queries.clear()
+
+    async def probe(self) -> None:
+        """Embed a word: shows that the endpoint answers, takes the key and gives vectors of the right dimension.
+
+        Raises:
+            ModelUnavailable: it does not.
+        """
+        await self.embed(["memory"])
+
+    async def warm(self) -> None:
+        """Do nothing: an endpoint has nothing to load here."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._endpoint.close()
+
+    def _chunks(self, text: str, cap: int) -> list[tuple[str, int]]:
+        """Return pieces of at most `cap` tokens with their counts, at least one, none of them empty."""
+        pieces: list[tuple[str, int]] = []
+        rest = text.strip() or " "  # An empty input is refused by most servers.
+        while rest:
+            piece = self._counter.cut(rest, cap) or rest[:1]
+            if piece.strip() or not pieces:
+                pieces.append((piece, max(1, self._counter.count(piece))))
+            rest = rest[len(piece) :]
+        return pieces
+
+    async def _embed_chunks(self, chunks: Sequence[tuple[str, int]]) -> NDArray[np.float64]:
+        rows = [await self._embed_batch(batch) for batch in _batches(chunks)]
+        return np.concatenate(rows)
+
+    async def _embed_batch(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        body: dict[str, Any] = {"model": self.model, "input": list(texts), "encoding_format": "float"}
+        max_bytes = ENVELOPE_BYTES + len(texts) * max(self.dimension, 4_096) * BYTES_PER_NUMBER
+        if self._asks_for_dimension:
+            body["dimensions"] = self.dimension
+        answer = await self._endpoint.post("embeddings", body, max_bytes=max_bytes)
+        rows, problem = _rows(answer, len(texts))
+        if rows is not None and rows.shape[1] != self.dimension and not self._asks_for_dimension:
+            # Models that can shorten their vectors do so only when asked; others refuse the question.
+            body["dimensions"] = self.dimension
+            try:
+                answer = await self._endpoint.post("embeddings", body, max_bytes=max_bytes)
+            except Refused:
+                raise self._wrong_dimension(rows.shape[1]) from None
+            rows, problem = _rows(answer, len(texts))
+            self._asks_for_dimension = rows is not None and rows.shape[1] == self.dimension
+        if rows is None:
+            raise self._endpoint.failure(problem)
+        if rows.shape[1] != self.dimension:
+            raise self._wrong_dimension(rows.shape[1])
+        largest = np.abs(rows).max(axis=1, keepdims=True)
+        if (largest == 0).any():
+            raise self._endpoint.failure("the answer holds a vector without a direction")
+        scaled = rows / largest  # Squares of huge or tiny numbers would leave the range of a float.
+        unit: NDArray[np.float64] = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
+        return unit
+
+    def _means(self, vectors: NDArray[np.float64], chunks: Sequence[Sequence[tuple[str, int]]]) -> list[Vector]:
+        result: list[Vector] = []
+        first = 0
+        for group in chunks:
+            vector = unit_mean(vectors[first : first + len(group)], [tokens for _, tokens in group])
+            if vector is None:
+                raise self._endpoint.failure("the chunks of a text cancel out")
+            result.append(vector)
+            first += len(group)
+        return result
+
+    def _wrong_dimension(self, got: int) -> ModelUnavailable:
+        return self._endpoint.failure(f"vectors of {self.dimension} dimensions are expected, the answer has {got}")
+
+
+def _batches(chunks: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    total = 0
+    for text, tokens in chunks:
+        if batch and (len(batch) == MAX_INPUTS or total + tokens > MAX_BATCH_TOKENS):
+            yield batch
+            batch, total = [], 0
+        batch.append(text)
+        total += tokens
+    if batch:
+        yield batch
+
+
+def _rows(answer: Any, expected: int) -> tuple[NDArray[np.float64] | None, str]:
+    """Return the answer's vectors in the order of the inputs, or what is wrong with it."""
+    data = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
+        return None, "the answer is not a list of embeddings"
+    if len(data) != expected:
+        return None, f"{expected} vectors are expected, the answer has {len(data)}"
+    places = [item.get("index", place) for place, item in enumerate(data)]
+    if not all(isinstance(place, int) for place in places) or sorted(places) != list(range(expected)):
+        return None, "the answer's indexes are not those of the inputs"
+    ordered = [item.get("embedding") for _, item in sorted(zip(places, data, strict=True), key=lambda pair: pair[0])]
+    try:
+        numbers = np.asarray(ordered)
+    except (ValueError, OverflowError):
+        return None, "the answer's vectors differ in dimension"
+    if numbers.ndim != 2 or numbers.shape[1] == 0 or numbers.dtype.kind not in "iuf":
+        return None, "the answer holds an embedding that is not a list of numbers"
+    rows = numbers.astype(np.float64)
+    if not np.isfinite(rows).all():
+        return None, "the answer holds a number that is not finite"
+    return rows, ""
+
+
+def _completion(answer: Any) -> Completion | None:
+    """Return the first choice of a chat completion; None if it is not one."""
+    try:
+        choice = answer["choices"][0]
+        content = choice["message"].get("content")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return None
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "".join(text for text in texts if isinstance(text, str))
+    if content is not None and not isinstance(content, str):
+        return None
+    finish = choice.get("finish_reason")
+    return Completion(text=content or "", usage=_usage(answer.get("usage")), truncated=finish == "length")
+
+
+def _usage(usage: Any) -> ModelUsage:
+    if not isinstance(usage, dict):
+        return ModelUsage()
+    given = (usage.get("prompt_tokens"), usage.get("completion_tokens"))
+    read, written = (n if isinstance(n, int) and not isinstance(n, bool) and n >= 0 else 0 for n in given)
+    return ModelUsage(input_tokens=read, output_tokens=written)

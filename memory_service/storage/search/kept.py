@@ -1,0 +1,159 @@
+"""The rows of one owner as they are kept between searches, and how they are brought up to a newer state."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memory_service.storage.search import reading
+from memory_service.storage.search.columns import OwnerIndex, Rows, Snapshot
+from memory_service.storage.search.reading import FactState, HomeState, SessionState
+from memory_service.storage.statements import Link
+
+S = TypeVar("S", HomeState, FactState)
+
+
+class Kept(Generic[S]):
+    """An index and the state of the rows that it holds; None where it holds nothing yet."""
+
+    state: S | None
+    index: OwnerIndex
+
+    def snapshot(self) -> Snapshot:
+        """Return the rows as they are kept now."""
+        return self.index.snapshot()
+
+    def bring_up(self, link: Link, state: S) -> None:
+        """Read what changed since the kept state; after an error everything is read anew the next time."""
+        known, self.state = self.state, None
+        if known is None or not self._follow(link):
+            self._load(link)
+        self.state = state
+
+    def copy(self) -> Kept[S]:
+        """Return rows that change apart from these."""
+        raise NotImplementedError
+
+    def _load(self, link: Link) -> None:
+        raise NotImplementedError
+
+    def _follow(self, link: Link) -> bool:
+        """Take over what changed; False where that cannot be told from what is there now."""
+        raise NotImplementedError
+
+
+class KeptTurns(Kept[HomeState]):
+    """The turns of a home pair, or of one session of it."""
+
+    def __init__(self, home_id: int, session_id: int | None = None) -> None:
+        """Start with nothing read."""
+        self.state = None
+        self.index = OwnerIndex(of_facts=False)
+        self._home = home_id
+        self._session = session_id
+        self._sessions: dict[int, SessionState] = {}
+
+    def copy(self) -> KeptTurns:
+        """Return rows that change apart from these."""
+        other = KeptTurns(self._home, self._session)
+        other.state, other.index, other._sessions = self.state, self.index.copy(), dict(self._sessions)
+        return other
+
+    def _states(self, link: Link) -> list[SessionState]:
+        if self._session is None:
+            return reading.session_states(link, self._home)
+        found = reading.session_state(link, self._home, self._session)
+        return [] if found is None else [found]
+
+    def _load(self, link: Link) -> None:
+        self.index = OwnerIndex(of_facts=False)
+        self._sessions = {state.session_id: state for state in self._states(link)}
+        if self._session is None:
+            batch = reading.all_turns(link, self._home)
+        else:
+            batch = reading.session_turns(link, self._home, self._session, after_seq=0)
+        self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
+
+    def _follow(self, link: Link) -> bool:
+        states = self._states(link)
+        known = dict(self._sessions)
+        changed = [(known.pop(new.session_id, SessionState(new.session_id, 0, 0)), new) for new in states]
+        if known or any(new.last_seq < old.last_seq or new.index_revision < old.index_revision for old, new in changed):
+            return False
+        for old, new in changed:
+            if new.index_revision != old.index_revision:
+                self._look_again(link, new.session_id)
+            if new.last_seq > old.last_seq:
+                batch = reading.session_turns(link, self._home, new.session_id, after_seq=old.last_seq)
+                self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
+            self._sessions[new.session_id] = new
+        return True
+
+    def _look_again(self, link: Link, session_id: int) -> None:
+        """Take over vectors that came late, and drop turns that are no longer there."""
+        index = self.index
+        slots = np.flatnonzero(index.column("is_live") & (index.column("session_ids") == session_id))
+        gone = slots[~np.isin(index.column("row_ids")[slots], reading.turn_ids(link, self._home, session_id))]
+        index.kill(gone)
+        slots = np.setdiff1d(slots[~index.column("has_vector")[slots]], gone)
+        if len(slots):
+            seqs = index.column("seqs")[slots]
+            row_ids, vectors = reading.late_vectors(
+                link, self._home, session_id, from_seq=int(seqs.min()), upto_seq=int(seqs.max())
+            )
+            here, there = _matches(index.column("row_ids")[slots], row_ids)
+            index.set_vectors(slots[here], vectors[there])
+
+
+class KeptFacts(Kept[FactState]):
+    """The facts of an owner that can ever count: active ones, and superseded ones for `as_of`."""
+
+    def __init__(self, owner_id: int) -> None:
+        """Start with nothing read."""
+        self.state = None
+        self.index = OwnerIndex(of_facts=True)
+        self._owner = owner_id
+
+    def copy(self) -> KeptFacts:
+        """Return rows that change apart from these."""
+        other = KeptFacts(self._owner)
+        other.state, other.index = self.state, self.index.copy()
+        return other
+
+    def _load(self, link: Link) -> None:
+        self.index = OwnerIndex(of_facts=True)
+        self._append(link, reading.facts(link, self._owner))
+
+    def _follow(self, link: Link) -> bool:
+        rows = reading.facts(link, self._owner)
+        live = np.flatnonzero(self.index.column("is_live"))
+        here, there = _matches(self.index.column("row_ids")[live], rows.row_ids)
+        same = self._unchanged(live[here], rows, there)
+        dead = np.setdiff1d(live, live[here][same])
+        if self.index.dead + len(dead) > len(self.index) // 2:
+            return False
+        self.index.kill(dead)
+        changed = np.setdiff1d(np.arange(len(rows)), there[same])
+        if len(changed):
+            self._append(link, rows.take(changed))
+        return True
+
+    def _append(self, link: Link, rows: Rows) -> None:
+        batch = reading.fact_words(link, self._owner, rows)
+        self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
+
+    def _unchanged(self, slots: NDArray[np.int64], rows: Rows, numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        assert rows.facts is not None
+        same: NDArray[np.bool_] = self.index.column("said_at")[slots] == rows.said_at[numbers]
+        same &= self.index.column("has_vector")[slots] == rows.facts.has_vector[numbers]
+        for name, values in self.index.encode(rows.facts).items():
+            old, new = self.index.column(name)[slots], values[numbers]
+            same &= (old == new) | (np.isnan(old) & np.isnan(new))
+        return same
+
+
+def _matches(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    _, here, there = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
+    return here.astype(np.int64), there.astype(np.int64)

@@ -1,0 +1,170 @@
+"""The port's Search over one transaction, and what all transactions of a store share."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from memory_service.ports.records import ItemFilters, OwnerRow, Pool, SearchQuery, SessionRow, Vector
+from memory_service.storage.search import large, pools, reading
+from memory_service.storage.search.cache import Cache, Key, Memo, Own
+from memory_service.storage.search.columns import Snapshot
+from memory_service.storage.search.kept import KeptFacts, KeptTurns
+from memory_service.storage.search.large import Corpus, PostgresVectors, Totals, VectorIndex
+from memory_service.storage.search.mirror import Mirror
+from memory_service.storage.search.reading import FactState, HomeState
+from memory_service.storage.statements import Link
+
+EXACT_ROWS = 20_000
+"""Rows up to which an owner is scored whole: 30 MB of vectors at 384 dimensions, about 3 ms a search."""
+
+MAX_BYTES = 256 * 1024 * 1024
+"""Memory for kept rows. Less makes more searches read their owner's rows again, about 10 us each."""
+
+IDLE = timedelta(minutes=15)
+
+
+class SearchIndex:
+    """The kept rows of one store, shared by its transactions. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        mirror: Mirror | None = None,
+        exact_rows: int = EXACT_ROWS,
+        max_bytes: int = MAX_BYTES,
+        idle: timedelta = IDLE,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Find large owners' vectors through `mirror`; None stands for pgvector."""
+        self.exact_rows = exact_rows
+        self.mirror = mirror
+        self._vectors: VectorIndex = mirror or PostgresVectors()
+        self.cache = Cache(max_bytes=max_bytes, idle=idle, monotonic=monotonic)
+        self.counts: Memo[int] = Memo()
+        self.totals: Memo[Totals] = Memo()
+        self._tickets = itertools.count(1)
+
+    @property
+    def vectors(self) -> VectorIndex:
+        """What names the nearest rows of large owners."""
+        return self._vectors
+
+    def over(self, link: Link, *, committed: bool = False) -> OwnerSearch:
+        """Return the search of one transaction; call it before the transaction reads anything.
+
+        `committed` says that the transaction writes nothing: what it reads is kept for others.
+        """
+        return OwnerSearch(self, link, Own(next(self._tickets), committed))
+
+    def drop(self, owner_ids: Collection[int]) -> None:
+        """Forget all rows of these owners: call it when their erasure is committed."""
+        self.cache.drop(owner_ids)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.cache.clear()
+        self.counts.clear()
+        self.totals.clear()
+
+    def close(self) -> None:
+        """Forget everything and close the mirror's files."""
+        self.clear()
+        if self.mirror is not None:
+            self.mirror.close()
+
+
+def local_search(
+    data_dir: Path, dimension: int, *, exact_rows: int = EXACT_ROWS, max_bytes: int = MAX_BYTES
+) -> SearchIndex:
+    """Return the search of the local backend: large owners' vectors are found through a mirror in the data folder."""
+    mirror = Mirror(data_dir, dimension, exact_rows=exact_rows)
+    return SearchIndex(mirror=mirror, exact_rows=exact_rows, max_bytes=max_bytes)
+
+
+class OwnerSearch:
+    """Candidates by owner in one transaction."""
+
+    def __init__(self, index: SearchIndex, link: Link, own: Own) -> None:
+        self._index = index
+        self._link = link
+        self._own = own
+
+    def facts(self, owner: OwnerRow, query: SearchQuery) -> Pool:
+        """Return the owner's facts as candidates; only those valid at `as_of` count."""
+        state = reading.fact_state(self._link, owner.id)
+        key = Key("fact", owner.id)
+        if self._facts_count(key, state) > self._index.exact_rows:
+            return self._large(large.facts_of(owner.id, query.filters), query)
+        snapshot = self._index.cache.snapshot(key, state, self._link, lambda: KeptFacts(owner.id), self._own)
+        return pools.make("fact", [snapshot], query)
+
+    def similar(self, owner: OwnerRow, vector: Vector, *, limit: int) -> list[tuple[int, float]]:
+        """Return the row ids of the owner's active facts nearest to a vector, with their cosine, nearest first."""
+        # Expiry is the sweeper's; an active fact that is about to go still is what a new one is compared with.
+        always = ItemFilters(now=datetime(1970, 1, 1, tzinfo=UTC))
+        pool = self.facts(owner, SearchQuery(terms=(), vector=vector, filters=always, limit=limit))
+        order = np.lexsort((pool.row_ids, -pool.cosines))[:limit]
+        return [(int(pool.row_ids[n]), float(pool.cosines[n])) for n in order if not np.isnan(pool.cosines[n])]
+
+    def episodes(self, homes: Sequence[OwnerRow], query: SearchQuery, *, session: SessionRow | None) -> Pool:
+        """Return turns of these pairs (of one session of theirs) as candidates of one owner key."""
+        home_ids = sorted({home.id for home in homes})
+        if session is not None:
+            if session.home_id not in home_ids:
+                return pools.make("episode", [], query)
+            home_ids = [session.home_id]
+        states = reading.home_states(self._link, home_ids) if home_ids else {}
+        if self._turns_count(states) <= self._index.exact_rows:
+            snapshots = [self._home(home_id, state) for home_id, state in sorted(states.items())]
+            session_id = None if session is None else session.id
+            return pools.make("episode", snapshots, query, session_id=session_id)
+        if session is not None:
+            return self._session(states[session.home_id], session, query)
+        return self._large(large.turns_of(home_ids, None, query.filters), query)
+
+    def _facts_count(self, key: Key, state: FactState) -> int:
+        known = self._index.counts.get(key, state)
+        if known is None:
+            known = reading.count_facts(self._link, key.owner_id, upto=self._index.exact_rows + 1)
+            if self._own.committed:
+                self._index.counts.put(key, state, known)
+        return known
+
+    def _turns_count(self, states: Mapping[int, HomeState]) -> int:
+        most = sum(state.turns for state in states.values())
+        if most <= self._index.exact_rows:
+            return most
+        return reading.count_turns(self._link, list(states), upto=self._index.exact_rows + 1)
+
+    def _home(self, home_id: int, state: HomeState) -> Snapshot:
+        key = Key("episode", home_id)
+        return self._index.cache.snapshot(key, state, self._link, lambda: KeptTurns(home_id), self._own)
+
+    def _session(self, home: HomeState, session: SessionRow, query: SearchQuery) -> Pool:
+        """A session of a home pair that is too large to be kept whole."""
+        found = reading.session_state(self._link, session.home_id, session.id)
+        if found is None:
+            return pools.make("episode", [], query)
+        if found.last_seq > self._index.exact_rows:
+            return self._large(large.turns_of([session.home_id], session.id, query.filters), query)
+        state = replace(home, sessions=1, numbers=session.id, turns=found.last_seq, vectors=found.index_revision)
+        key = Key("episode", session.home_id, session.id)
+        make = partial(KeptTurns, session.home_id, session.id)
+        return pools.make("episode", [self._index.cache.snapshot(key, state, self._link, make, self._own)], query)
+
+    def _large(self, corpus: Corpus, query: SearchQuery) -> Pool:
+        known = None
+        if corpus.tier == "episode":
+            known = self._index.totals.get(corpus.name, None)
+        totals = large.totals(self._link, corpus, known)
+        if corpus.tier == "episode" and self._own.committed:
+            self._index.totals.put(corpus.name, None, totals)
+        return large.pool(self._link, corpus, query, totals, self._index.vectors)

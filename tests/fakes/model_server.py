@@ -1,0 +1,303 @@
+"""A model endpoint on a real socket, with faults that a test scripts.
+
+    with ModelServer() as server:
+        server.script("/v1/chat/completions", Status(429, retry_after="1"))
+        ...  # the first chat request gets the 429, the next one an answer by the rules
+
+`python -m tests.fakes.model_server --port 0` serves without faults and prints its URL.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
+from typing import Any, Self
+
+from examples.model_server import DIMENSION, Handler, chat_answer, embeddings_answer, main, models_answer
+
+CHAT = "/v1/chat/completions"
+EMBEDDINGS = "/v1/embeddings"
+MODELS = "/v1/models"
+GATE_LIMIT_SECONDS = 30.0
+"""A gate that no test opens lets go after this, so that a failed test does not hang."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it came."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def prompt(self) -> str:
+        """All messages of a chat request, one after the other."""
+        return "\n".join(str(message["content"]) for message in self.body.get("messages", ()))
+
+
+@dataclass(frozen=True)
+class Status:
+    """Answer with a status and nothing useful."""
+
+    status: int
+    retry_after: str | None = None
+    code: str = ""
+    param: str = ""
+    location: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Answer a chat request with this text (a bad JSON document, an empty summary)."""
+
+    text: str | None
+    finish: str = "stop"
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """Answer a chat request with the first half of what the rules say, and finish_reason=length."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """Answer 200 with these bytes."""
+
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Answer an embedding request with a changed answer."""
+
+    change: Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class HalfClosed:
+    """Promise more bytes than are sent, then close."""
+
+
+@dataclass(frozen=True)
+class HungUp:
+    """Close without an answer."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Hold the request until `opened` is set, then answer as usual. `entered` is set when one is held."""
+
+    entered: threading.Event = field(default_factory=threading.Event)
+    opened: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """Answer 400 to embedding requests with an input of more words than this, as usual to the others."""
+
+    max_words: int
+
+
+Fault = Status | Text | Truncated | Body | Embeddings | HalfClosed | HungUp | Gate | TooLong
+
+
+def wrong_count(answer: dict[str, Any]) -> None:
+    """Leave out the last vector."""
+    answer["data"].pop()
+
+
+def wrong_dimension(answer: dict[str, Any]) -> None:
+    """Give vectors that are one number longer."""
+    for item in answer["data"]:
+        item["embedding"].append(0.5)
+
+
+def not_a_number(answer: dict[str, Any]) -> None:
+    """Put a NaN into the last vector."""
+    answer["data"][-1]["embedding"][0] = float("nan")
+
+
+def reversed_order(answer: dict[str, Any]) -> None:
+    """Give the vectors in another order, with the right indexes."""
+    answer["data"].reverse()
+
+
+class ModelServer:
+    """The server, on a free loopback port, from entering to leaving the context."""
+
+    def __init__(self, *, dimension: int = DIMENSION, port: int = 0) -> None:
+        self.dimension = dimension
+        self._port = port
+        self._lock = threading.Lock()
+        self._scripts: dict[str, deque[Fault]] = {}
+        self._standing: dict[str, Fault] = {}
+        self._gates: list[Gate] = []
+        self._requests: list[Request] = []
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        server = _Server(("127.0.0.1", self._port), _FaultyHandler, self)
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="model-server", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server is not None
+        assert self._thread is not None
+        for gate in self._gates:
+            gate.opened.set()
+        self._server.shutdown()
+        self._thread.join(10)
+        self._server.close_connections()
+        self._server.server_close()
+
+    @property
+    def url(self) -> str:
+        """The base URL to configure."""
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def requests(self) -> list[Request]:
+        """Everything that was asked, in order."""
+        with self._lock:
+            return list(self._requests)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each path was asked."""
+        return Counter(request.path for request in self.requests)
+
+    def script(self, path: str, *faults: Fault) -> None:
+        """Answer the next requests for a path with these, one each."""
+        with self._lock:
+            self._scripts.setdefault(path, deque()).extend(faults)
+            self._gates += [fault for fault in faults if isinstance(fault, Gate)]
+
+    def always(self, path: str, fault: Fault | None) -> None:
+        """Answer every request for a path with this, once its script is used up; None ends it."""
+        with self._lock:
+            if fault is None:
+                self._standing.pop(path, None)
+            else:
+                self._standing[path] = fault
+                self._gates += [fault] if isinstance(fault, Gate) else []
+
+    def take(self, request: Request) -> Fault | None:
+        """Note a request and return its fault."""
+        with self._lock:
+            self._requests.append(request)
+            script = self._scripts.get(request.path)
+            return script.popleft() if script else self._standing.get(request.path)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = True
+
+    def __init__(self, address: tuple[str, int], handler: type[_FaultyHandler], model_server: ModelServer) -> None:
+        self.model_server = model_server
+        self._open: set[socket.socket] = set()
+        self._open_lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._open_lock:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._open_lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that left is what some tests want."""
+
+    def close_connections(self) -> None:
+        """End the connections that clients keep open, so that their threads end."""
+        with self._open_lock:
+            for connection in self._open:
+                try:
+                    connection.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue  # Already closed.
+
+
+class _FaultyHandler(Handler):
+    server: _Server
+
+    def do_GET(self) -> None:  # noqa: N802
+        self._answer({})
+
+    def do_POST(self) -> None:  # noqa: N802
+        self._answer(self.read_body() or {})
+
+    def _answer(self, body: dict[str, Any]) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        fault = self.server.model_server.take(Request(self.path, headers, body))
+        if isinstance(fault, Gate):
+            fault.entered.set()
+            fault.opened.wait(GATE_LIMIT_SECONDS)
+        match fault:
+            case Status():
+                self._respond_status(fault)
+            case Text():
+                answer = chat_answer(body, text=fault.text or "", finish=fault.finish)
+                if fault.text is None:
+                    answer["choices"][0]["message"]["content"] = None
+                self.respond(200, answer)
+            case Truncated():
+                whole = str(chat_answer(body)["choices"][0]["message"]["content"])
+                self.respond(200, chat_answer(body, text=whole[: len(whole) // 2], finish="length"))
+            case Body():
+                self._send(fault.content, len(fault.content))
+            case Embeddings():
+                answer = embeddings_answer(body, self.server.model_server.dimension)
+                fault.change(answer)
+                self.respond(200, answer)
+            case HalfClosed():
+                content = json.dumps(chat_answer(body)).encode()
+                self._send(content[: len(content) // 2], len(content))
+                self.close_connection = True
+            case HungUp():
+                self.close_connection = True
+            case TooLong() if any(len(text.split()) > fault.max_words for text in body.get("input", ())):
+                self._respond_status(Status(400, code="context_length_exceeded", param="input"))
+            case _:
+                self._respond_by_rule(body)
+
+    def _respond_by_rule(self, body: dict[str, Any]) -> None:
+        if self.path == CHAT:
+            self.respond(200, chat_answer(body))
+        elif self.path == EMBEDDINGS:
+            dimension = self.server.model_server.dimension
+            self.respond(200, embeddings_answer(body, dimension))
+        elif self.path == MODELS:
+            self.respond(200, models_answer())
+        else:
+            self._respond_status(Status(404, code="not_found"))
+
+    def _respond_status(self, fault: Status) -> None:
+        headers = {"retry-after": fault.retry_after, "location": fault.location}
+        error = {"code": fault.code or None, "param": fault.param or None, "message": "as scripted"}
+        self.respond(fault.status, {"error": error}, {name: value for name, value in headers.items() if value})
+
+    def _send(self, content: bytes, promised: int) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(promised))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+if __name__ == "__main__":
+    main()
