@@ -66,11 +66,17 @@ BINDING_FILE = "binding.json"
 """In the folder that a bound agent's pod mounts; beside it lie `token` and, for a store with TLS, `ca.crt`."""
 
 
-class ProjectedBinding(BindingPolicy):
+class ProjectedBinding(FileModel):
     """What an agent's client reads from `binding.json`: where its store is, and what the store will allow."""
 
+    store: str
+    namespace: str
     endpoint: str
     audience: str
     agent: AgentIdentity
-    namespace: str
-    store: str
+    scope: Scope
+    read_scopes: tuple[Scope, ...]
+    tools: Tools | None = None
+    failure_mode: FailureMode
+    token_budget: int | None = None
+    rolling_summary: bool = True

@@ -16,7 +16,7 @@ from memory_operator.crd.quantity import resources
 from memory_operator.desired import bindings
 from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child
 from memory_operator.settings import OperatorSettings
-from memory_service.contract.bindings import BindingPolicy, ProjectedBinding
+from memory_service.contract.bindings import ProjectedBinding
 
 VOLUME: Final = "memplane"
 _TOKEN_SECONDS: Final = 3600
@@ -72,14 +72,19 @@ def config_map(inputs: AgentInputs) -> Manifest | None:
         return None
     allowed = bindings.policy(agent, store)
     binding = ProjectedBinding(
-        **{name: getattr(allowed, name) for name in BindingPolicy.model_fields},
+        store=store.id.name,
+        namespace=store.id.namespace,
         endpoint=inputs.endpoint or default_endpoint(agent, inputs.settings) or "",
         audience=names.audience(store.id.namespace, store.id.name),
         agent=names.agent_identity(agent.id.namespace, agent.id.name),
-        namespace=store.id.namespace,
-        store=store.id.name,
+        scope=allowed.scope,
+        read_scopes=allowed.readable,
+        tools=allowed.tools,
+        failure_mode=allowed.failure_mode,
+        token_budget=allowed.client_params.token_budget,
+        rolling_summary=allowed.client_params.rolling_summary,
     )
-    data = {names.BINDING_FILE: canonical_json(binding.model_dump(mode="json", by_alias=True))}
+    data = {names.BINDING_FILE: canonical_json(binding.model_dump(mode="json", by_alias=True, exclude_none=True))}
     if inputs.ca:
         data[names.CA_FILE] = inputs.ca
     name = names.agent_binding(agent.id.name)
