@@ -19,9 +19,11 @@ def _up(arguments: argparse.Namespace) -> None:
 
 
 def _down(arguments: argparse.Namespace) -> None:
-    for run in runs.known():
-        if arguments.slot in (None, run.slot) and run.is_kept:
-            runs.take_down(run)
+    kept = [run for run in runs.known() if run.is_kept and arguments.slot in (None, run.slot)]
+    if len(kept) > 1 and not arguments.all:
+        raise ClusterError(f"slots {[run.slot for run in kept]} are up; say which with --slot, or --all")
+    for run in kept:
+        runs.take_down(run)
 
 
 def _status(_: argparse.Namespace) -> None:
@@ -55,6 +57,7 @@ def main() -> int:
             command.add_argument("--fake-nodes", type=int, default=3)
         if name == "down":
             command.add_argument("--slot", type=int)
+            command.add_argument("--all", action="store_true")
     arguments = parser.parse_args()
     try:
         arguments.run(arguments)

@@ -18,7 +18,7 @@ PAUSE = "localhost/memplane-test/pause:1"
 BUSYBOX = "localhost/memplane-test/busybox:1"
 COREDNS = "localhost/memplane-test/coredns:1"
 _APPLETS = ("sh", "cat", "chmod", "date", "echo", "head", "httpd", "id", "kill", "ls", "mkdir", "nc", "rm", "sleep")
-_MORE_APPLETS = ("nslookup", "stat", "sync", "tail", "touch", "true", "wc", "wget")
+_MORE_APPLETS = ("nslookup", "printf", "stat", "sync", "tail", "touch", "true", "wc", "wget")
 
 
 def write_basic_images(to: Path) -> Path:

@@ -42,6 +42,8 @@ def start(tier: Tier, *, fake_nodes: int = 3, keep: bool = False) -> LocalCluste
         kwok.start(plane, fake_nodes, tainted=tier is Tier.NODES)
         if tier is Tier.NODES:
             dns.until_ready(plane)
+            policies.until_ready(plane)
+        run.processes().require_all()
     except BaseException:
         (run.folder / "kept").unlink(missing_ok=True)
         claim.release()

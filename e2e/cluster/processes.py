@@ -136,6 +136,16 @@ class Processes:
         record = Record(name, words, dict(environment or {}), pid, started)
         (self._records / f"{name}.json").write_text(json.dumps(asdict(record)))
 
+    def require_all(self) -> None:
+        """Find out that a program has ended.
+
+        Raises:
+            ProgramFailed: one has; carries the end of its log.
+        """
+        for name in self.names():
+            if not self.is_running(name):
+                raise ProgramFailed(name, self.log_end(name))
+
     def start_again(self, name: str) -> None:
         """Start a recorded program that has ended, in the same way."""
         record = self.record(name)
