@@ -47,6 +47,8 @@ class Identity:
     uid: str
     generation: int
     created_at: datetime
+    version: str = ""
+    """Its resourceVersion: a status that was derived from an older one is refused."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,6 +68,7 @@ def identity(body: Mapping[str, Any]) -> Identity:
         uid=meta["uid"],
         generation=meta.get("generation", 0),
         created_at=datetime.fromisoformat(meta["creationTimestamp"].replace("Z", "+00:00")),
+        version=meta.get("resourceVersion", ""),
         labels=dict(meta.get("labels") or {}),
         annotations=dict(meta.get("annotations") or {}),
     )

@@ -69,7 +69,7 @@ def desired_digest(manifest: Manifest) -> str:
     """Return the digest of what we want."""
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     content = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
-    return _digest({**content, "metadata": metadata})
+    return _digest({**content, "metadata": metadata} if metadata else content)
 
 
 def live_digest(live: Mapping[str, Any]) -> str:

@@ -121,7 +121,7 @@ async def write_status(context: Context, who: Identity, previous: Mapping[str, A
     manifest: JsonObject = {
         "apiVersion": names.API_VERSION,
         "kind": who.kind,
-        "metadata": {"name": who.name, "namespace": who.namespace, "uid": who.uid},
+        "metadata": {"name": who.name, "namespace": who.namespace, "resourceVersion": who.version},
         "status": dict(status),
     }
     live = await context.cluster.apply_status(kind, manifest)
