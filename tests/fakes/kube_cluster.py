@@ -1,4 +1,4 @@
-"""An API server in memory, for what a real one cannot be told to do: stop after each write, lose a reply, drop an event.
+"""An API server in memory, for what a real one cannot be told to do: stop after a write, lose a reply, drop an event.
 
 It is held to the real one by `cluster_contract`. It has what the operator leans on: resource versions, generations,
 server-side apply with field ownership, status apart from spec, preconditions, label selectors, watch events.
@@ -211,9 +211,8 @@ class FakeCluster:
         old, new = leaves(_content(before)), leaves(_content(live))
         changed = {path for path, value in new.items() if path not in old or old[path] != value}
         owners = self._owned[live["metadata"]["uid"]]
-        for paths in owners.values():
-            paths -= changed
-            paths &= set(new)
+        for owner in owners:
+            owners[owner] = (owners[owner] - changed) & set(new)
         owners.setdefault((manager, "Update", ""), set()).update(changed)
         if before.get("spec") != live.get("spec") and "generation" in live["metadata"]:
             live["metadata"]["generation"] += 1

@@ -1,0 +1,329 @@
+"""Every case of an AgentMemory, from applying it to what its status says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.crd.base import ObjectKey
+from tests.unit.memory_operator.world import World, report
+
+TEMPLATE: dict[str, Any] = {"template": {"spec": {"containers": [{"name": "agent", "image": "agent:1"}]}}}
+DEGRADED = "MemoryDegraded"
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def template(world: World, name: str = "helper") -> Any:
+    return world.get(kinds.DEPLOYMENT, name)["spec"]["template"]
+
+
+async def running(world: World, **spec: Any) -> tuple[ObjectKey, ObjectKey]:
+    """A ready store and a bound, running agent."""
+    store = await world.ready_store()
+    agent = world.agent(agent=TEMPLATE, **spec)
+    await world.settle()
+    await world.make_ready(store)
+    world.pods("helper", 1)
+    await world.settle(10)
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+    return store, agent
+
+
+async def test_local_memory_is_never_degraded(world: World) -> None:
+    agent = world.put(kinds.AGENT_MEMORY, "alone", {"type": "local"})
+    await world.settle()
+    assert world.of_agent(agent, "Ready") == ("True", "LocalMemory")
+    assert world.of_agent(agent, DEGRADED) == ("False", "LocalMemory")
+    assert world.find(kinds.CONFIG_MAP, "alone-memory") is None
+
+
+async def test_first_creation_waits_for_a_missing_store(world: World) -> None:
+    agent = world.agent(agent=TEMPLATE)
+    await world.settle()
+    assert world.of_agent(agent, "Ready") == ("False", "WaitingForStore")
+    assert world.of_agent(agent, "StoreResolved") == ("False", "StoreNotFound")
+    assert world.find(kinds.DEPLOYMENT, "helper") is None
+
+
+async def test_first_creation_waits_for_a_store_that_is_not_ready(world: World) -> None:
+    world.store()
+    agent = world.agent(agent=TEMPLATE)
+    await world.settle()
+    assert world.of_agent(agent, "Ready") == ("False", "WaitingForStore")
+    assert world.find(kinds.DEPLOYMENT, "helper") is None
+
+
+async def test_a_store_that_becomes_ready_wakes_the_waiting_agent(world: World) -> None:
+    agent = world.agent(agent=TEMPLATE)
+    await world.settle()
+    store = await world.ready_store()
+    assert world.find(kinds.DEPLOYMENT, "helper") is not None
+    world.pods("helper", 1)
+    await world.make_ready(store)
+    await world.settle(10)
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+
+
+async def test_an_agent_that_need_not_wait_starts_degraded(world: World) -> None:
+    agent = world.agent(agent=TEMPLATE, waitForDependencies=False)
+    await world.settle()
+    assert world.of_agent(agent, DEGRADED) == ("True", "StoreNotFound")
+    world.pods("helper", 1)
+    await world.settle()
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+
+
+@pytest.mark.parametrize("end", ["deleted", "scaled to zero", "crashed", "storage down", "silent"])
+async def test_a_store_that_goes_leaves_the_agent_ready_and_its_pods_untouched(world: World, end: str) -> None:
+    store, agent = await running(world)
+    before, writes = template(world), len(world.cluster.writes)
+    reason = "StoreNotReady"
+    match end:
+        case "deleted":
+            world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+            world.cluster.collect_garbage()
+            reason = "StoreNotFound"
+        case "scaled to zero":
+            world.store(replicas=0)
+        case "crashed":
+            world.pods("notes-memory", 0)
+        case "storage down":
+            world.pods("notes-memory", 0)
+            world.says(store, report(ready=False, failing={"storage": "StorageUnreachable"}))  # type: ignore[dict-item]
+        case _:
+            world.says(store, unreachable=True)
+            reason = "StoreUnreachable"
+    await world.settle(14)
+    assert world.of_agent(agent, DEGRADED) == ("True", reason)
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    assert template(world) == before
+    written = [write for write in world.writes_since(writes) if write[2] == "helper"]
+    assert written == [("status", "AgentMemory", "helper")], "one outage is one write for each agent"
+
+
+async def test_a_store_that_comes_back_clears_the_degradation(world: World) -> None:
+    store, agent = await running(world)
+    before = template(world)
+    world.pods("notes-memory", 0)
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("True", "StoreNotReady")
+    await world.make_ready(store)
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+    assert template(world) == before
+
+
+async def test_a_store_that_is_made_again_is_found_again(world: World) -> None:
+    _, agent = await running(world)
+    before = template(world)
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    world.cluster.collect_garbage()
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("True", "StoreNotFound")
+    await world.ready_store()
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+    assert template(world) == before
+
+
+async def test_a_flicker_of_the_store_writes_nothing_to_its_agents(world: World) -> None:
+    store, _ = await running(world)
+    writes = len(world.cluster.writes)
+    world.pods("notes-memory", 0)
+    await world.settle(2)
+    await world.make_ready(store)
+    await world.settle(20)
+    assert [write for write in world.writes_since(writes) if write[1] == "AgentMemory"] == []
+
+
+async def test_a_store_that_turns_tls_on_changes_the_folder_and_not_the_pods(world: World) -> None:
+    store, _ = await running(world)
+    before = template(world)
+    world.store(tls={"secretRef": {"name": "tls"}, "caBundle": "PEM"})
+    await world.settle()
+    data = world.get(kinds.CONFIG_MAP, "helper-memory")["data"]
+    assert json.loads(data["binding.json"])["endpoint"] == "https://notes-memory.a.svc.cluster.local:8800"
+    assert data["ca.crt"] == "PEM"
+    assert template(world) == before
+    world.cluster.remove(kinds.MEMORY_STORE, "a", store.name)
+    world.cluster.collect_garbage()
+    await world.settle(10)
+    assert template(world) == before
+
+
+async def test_another_default_failure_mode_of_the_store_does_not_restart_the_agent(world: World) -> None:
+    await running(world)
+    before = template(world)
+    world.store(defaultFailureMode="strict")
+    await world.settle()
+    binding = json.loads(world.get(kinds.CONFIG_MAP, "helper-memory")["data"]["binding.json"])
+    assert binding["failureMode"] == "strict"
+    assert template(world) == before
+
+
+async def test_an_invalid_spec_names_the_field_and_never_its_value(world: World) -> None:
+    agent = world.agent(type="local", scope="sec-ret")
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("False", "InvalidSpec")
+    message = json.dumps(world.get(kinds.AGENT_MEMORY, "helper")["status"])
+    assert "spec.scope" in message
+    assert "sec-ret" not in message
+
+
+async def test_a_store_must_allow_another_namespace(world: World) -> None:
+    await world.ready_store()
+    agent = world.agent(namespace="b", memoryStoreNamespace="a")
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("False", "StoreNotAllowed")
+    assert world.get(kinds.CONFIG_MAP, "notes-bindings-0").get("data") is None
+    world.store(access={"allowedNamespaces": {"names": ["b"]}})
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("True", "Accepted")
+    assert list(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == ["b.helper.json"]
+
+
+async def test_a_namespace_may_be_allowed_by_its_labels(world: World) -> None:
+    await world.ready_store(access={"allowedNamespaces": {"selector": {"matchLabels": {"team": "x"}}}})
+    namespace = world.cluster.make(kinds.NAMESPACE, {"metadata": {"name": "b"}})
+    agent = world.agent(namespace="b", memoryStoreNamespace="a")
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("False", "StoreNotAllowed")
+    key = ObjectKey("", namespace["metadata"]["name"])
+    world.cluster.edit(kinds.NAMESPACE, key, lambda live: live["metadata"].update(labels={"team": "x"}))
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("True", "Accepted")
+
+
+async def test_a_permission_that_is_taken_back_unbinds_and_leaves_the_agent_running(world: World) -> None:
+    store = await world.ready_store(access={"allowedNamespaces": {"names": ["b"]}})
+    agent = world.agent(namespace="b", memoryStoreNamespace="a", agent=TEMPLATE)
+    await world.settle()
+    await world.make_ready(store)
+    world.pods("helper", 1, "b")
+    await world.settle(10)
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    world.store()
+    await world.settle()
+    assert world.get(kinds.CONFIG_MAP, "notes-bindings-0").get("data") is None
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    assert world.of_agent(agent, DEGRADED) == ("True", "StoreNotAllowed")
+    assert world.find(kinds.DEPLOYMENT, "helper", "b") is not None
+
+
+async def test_the_oldest_binding_of_a_service_account_holds_it(world: World) -> None:
+    await world.ready_store()
+    first = world.agent("first", agent={"serviceAccountName": "bot"})
+    await world.settle(5)
+    second = world.agent("second", agent={"serviceAccountName": "bot"})
+    await world.settle()
+    assert world.of_agent(first, "Accepted") == ("True", "Accepted")
+    assert world.of_agent(second, "Accepted") == ("False", "ServiceAccountTaken")
+    assert list(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == ["a.first.json"]
+    world.cluster.remove(kinds.AGENT_MEMORY, "a", "first")
+    await world.settle()
+    assert world.of_agent(second, "Accepted") == ("True", "Accepted")
+    assert list(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == ["a.second.json"]
+
+
+async def test_ready_means_that_every_ready_replica_uses_the_binding(world: World) -> None:
+    store = await world.ready_store()
+    old = world.context.ledger.revision(store)
+    agent = world.agent()
+    await world.settle()
+    new = world.context.ledger.revision(store)
+    assert world.of_agent(agent, "Ready") == ("Unknown", "BindingPending")
+    world.says(store, report(new or ""), report(old or ""))
+    await world.settle()
+    assert world.of_agent(agent, "Ready") == ("Unknown", "BindingPending")
+    world.says(store, report(new or ""), report(new or ""))
+    await world.settle()
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+
+
+async def test_other_agents_bindings_do_not_make_an_agent_wait(world: World) -> None:
+    store = await world.ready_store()
+    agent = world.agent()
+    await world.settle()
+    first = world.context.ledger.revision(store) or ""
+    world.agent("other")
+    await world.settle()
+    world.says(store, report(first))
+    await world.settle()
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    assert world.of_agent(ObjectKey("a", "other"), "Ready") == ("Unknown", "BindingPending")
+
+
+async def test_a_bound_workload_gets_a_snippet_and_is_never_touched(world: World) -> None:
+    await world.ready_store()
+    world.agent(agent={"workloadRef": {"kind": "Deployment", "name": "chat"}})
+    await world.settle()
+    status = world.get(kinds.AGENT_MEMORY, "helper")["status"]
+    assert "memplane:a/notes" in status["snippet"]
+    assert world.find(kinds.DEPLOYMENT, "helper") is None
+    assert world.find(kinds.DEPLOYMENT, "chat") is None
+    assert world.find(kinds.CONFIG_MAP, "helper-memory") is not None
+
+
+async def test_an_object_of_somebody_else_is_left_alone(world: World) -> None:
+    await world.ready_store()
+    theirs = {
+        "metadata": {"name": "helper", "namespace": "a"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"x": "y"}}},
+    }
+    world.cluster.make(kinds.DEPLOYMENT, theirs)
+    agent = world.agent(agent=TEMPLATE)
+    await world.settle()
+    assert world.of_agent(agent, "Stalled") == ("True", "NameConflict")
+    assert world.get(kinds.DEPLOYMENT, "helper")["spec"] == theirs["spec"]
+
+
+async def test_a_deployment_deleted_during_an_outage_is_put_back(world: World) -> None:
+    await running(world)
+    world.pods("notes-memory", 0)
+    await world.settle(10)
+    world.cluster.remove(kinds.DEPLOYMENT, "a", "helper")
+    await world.settle()
+    assert world.find(kinds.DEPLOYMENT, "helper") is not None
+
+
+async def test_the_first_status_says_that_ready_is_unknown_or_why_not(world: World) -> None:
+    statuses: list[Any] = []
+    world.cluster.watchers.append(
+        lambda kind, event, body: (
+            statuses.append(body["status"]) if kind == kinds.AGENT_MEMORY and "status" in body else None
+        )
+    )
+    world.agent()
+    await world.settle()
+    first = {item["type"]: item["status"] for item in statuses[0]["conditions"]}
+    assert first["Ready"] in ("Unknown", "False")
+    assert statuses[0]["observedGeneration"] == 1
+
+
+async def test_the_client_understands_the_folder(world: World) -> None:
+    binding = pytest.importorskip("memory_service.client.binding")
+    await world.ready_store()
+    world.agent(
+        tools="read",
+        scope="user",
+        readScopes=["user", "private"],
+        clientParams={"tokenBudget": 9, "rollingSummary": False},
+    )
+    await world.settle()
+    data = world.get(kinds.CONFIG_MAP, names.agent_binding("helper"))["data"]
+    read = binding.from_files(data, "notes")
+    assert read.endpoint == "http://notes-memory.a.svc.cluster.local:8800"
+    assert read.audience == "memplane:a/notes"
+    assert read.agent == "kaos://agent/a/helper"
+    assert (read.scope, read.read_scopes, read.tools) == ("user", ("user", "private"), "read")
+    assert (read.token_budget, read.rolling_summary, read.failure_mode) == (9, False, "soft")
