@@ -51,6 +51,8 @@ class OperatorSettings:
     request_burst: int = 800
     request_timeout_seconds: float = 30
     resync_seconds: float = 300
+    refused_seconds: float = 30
+    """When to try again what the API server refused: a permission or a quota may have come."""
     health_seconds: float = 30
     unready_health_seconds: float = 5
     health_timeout_seconds: float = 3

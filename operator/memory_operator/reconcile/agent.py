@@ -108,4 +108,6 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     if agent.store is not None and is_bindable and acknowledged is not True:
         context.ledger.wait(agent.store, key)
     await write_status(context, who, previous, result.content)
-    return result.look_again_after.total_seconds() + 0.05 if result.look_again_after else None
+    if result.look_again_after is not None:
+        return result.look_again_after.total_seconds() + 0.05
+    return context.settings.refused_seconds if problems else None

@@ -176,6 +176,8 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     told = sum(report.ready for report in snapshot.health.reports) if snapshot.health else 0
     is_news = snapshot.deployment is not None and snapshot.deployment.ready != told
     context.watch_health(key, _FIRST_HEALTH_SECONDS if is_news else context.settings.health_seconds)
+    if problems:
+        return context.settings.refused_seconds
     if store.spec.tls and store.spec.tls.ca_config_map_ref:
         return AUTHORITY_SECONDS
     unreachable_since = snapshot.health.unreachable_since if snapshot.health else None

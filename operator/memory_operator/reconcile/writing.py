@@ -88,7 +88,7 @@ async def sync_children(
                     continue
             await apply(context, manifest)
         except Refused as error:
-            logger.warning("object refused", extra={"kind": key[0], "name": str(owner.key), "child": key[1]})
+            logger.warning("object refused", extra={"kind": key[0], "object": str(owner.key), "child": key[1]})
             problems.append(_problem(key, error))
     for kind_name, name in todo.delete:
         kind, child = kinds.ALL[kind_name], children[(kind_name, name)]

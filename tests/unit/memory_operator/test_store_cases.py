@@ -1,0 +1,413 @@
+"""What becomes of a MemoryStore: its objects, its conditions, and what happens when somebody interferes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from memory_operator import names
+from memory_operator.cluster import kinds
+from memory_operator.crd.base import ObjectKey
+from memory_operator.crd.conditions import Reason
+from memory_operator.errors import Forbidden, Invalid
+from memory_operator.status.snapshot import ProbeResult
+from memory_service.contract.config import ServiceConfig
+from memory_service.contract.health import Part
+from memory_service.contract.health import Reason as HealthReason
+from tests.unit.memory_operator.world import World, report
+
+EXTERNAL = {"storage": {"type": "external", "external": {"connectionSecretRef": {"name": "db", "key": "uri"}}}}
+MODELS = {"models": {"summarization": {"modelAPI": "gpt", "model": "m"}}}
+REACHABLE = ProbeResult(Reason.REACHABLE, "Answers HTTP 2xx.")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def children(world: World) -> set[tuple[str, str]]:
+    own = {kind.name for kind in kinds.OWN} | {"Event", "Namespace"}
+    return {(kind, key.name) for kind, key in world.cluster.objects if kind not in own}
+
+
+async def test_a_local_store_gets_its_objects(world: World) -> None:
+    await world.ready_store()
+    await world.settle(2)
+    assert children(world) == {
+        ("ServiceAccount", "notes-memory"),
+        ("Role", "notes-memory"),
+        ("RoleBinding", "notes-memory"),
+        ("ConfigMap", "notes-bindings-0"),
+        ("ConfigMap", "notes-memory-config"),
+        ("Service", "notes-memory"),
+        ("NetworkPolicy", "notes-memory"),
+        ("PersistentVolumeClaim", "notes-memory-data"),
+        ("Deployment", "notes-memory"),
+        ("ClusterRoleBinding", "memplane-token-review"),
+    }
+
+
+async def test_a_ready_store_says_so(world: World) -> None:
+    store = await world.ready_store()
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert world.of_store(store, "StorageReady") == ("True", "Ok")
+    assert world.of_store(store, "RevocationAvailable") == ("True", "Ok")
+    assert world.of_store(store, "Reconciling") is None
+    assert world.of_store(store, "Stalled") is None
+    status = world.get(kinds.MEMORY_STORE, "notes")["status"]
+    assert status["endpoint"] == "http://notes-memory.a.svc.cluster.local:8800"
+    assert (status["facts"], status["version"], status["readyReplicas"]) == (7, "1.0", 1)
+    assert status["embedding"] == {"model": "minilm", "dimensions": 384}
+
+
+async def test_ready_is_unknown_in_the_first_status(world: World) -> None:
+    seen: list[Any] = []
+    world.cluster.watchers.append(
+        lambda kind, event, body: (
+            seen.append(body["status"]) if kind == kinds.MEMORY_STORE and "status" in body else None
+        )
+    )
+    world.store()
+    await world.settle()
+    first = {item["type"]: item["status"] for item in seen[0]["conditions"]}
+    assert first["Ready"] == "Unknown"
+    assert first["Reconciling"] == "True"
+
+
+async def test_an_external_store_has_two_pods_a_budget_and_no_claim(world: World) -> None:
+    store = await world.ready_store(**EXTERNAL)
+    deployment = world.get(kinds.DEPLOYMENT, "notes-memory")
+    assert deployment["spec"]["replicas"] == 2
+    assert deployment["spec"]["strategy"]["type"] == "RollingUpdate"
+    assert world.find(kinds.DISRUPTION_BUDGET, "notes-memory") is not None
+    assert world.find(kinds.CLAIM, "notes-memory-data") is None
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert world.get(kinds.MEMORY_STORE, "notes")["status"]["schema"].startswith("memplane_0000")
+
+
+async def test_a_budget_goes_with_the_second_pod(world: World) -> None:
+    await world.ready_store(**EXTERNAL)
+    world.store(**EXTERNAL, replicas=1)
+    await world.settle()
+    assert world.find(kinds.DISRUPTION_BUDGET, "notes-memory") is None
+
+
+async def test_the_configuration_is_one_that_the_service_reads(world: World) -> None:
+    await world.ready_store(**EXTERNAL)
+    text = world.get(kinds.CONFIG_MAP, "notes-memory-config")["data"]["config.yaml"]
+    config = ServiceConfig.model_validate(yaml.safe_load(text))
+    assert config.storage.dsn_file == "/run/memplane/dsn/uri"
+    assert config.storage.dsn is None
+    assert config.identity.audience == "memplane:a/notes"
+    assert config.bindings.config_map_prefix == "notes-bindings"
+
+
+async def test_a_changed_configuration_changes_the_pod_template(world: World) -> None:
+    await world.ready_store()
+    before = world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"]
+    world.store(shortTerm={"tokenBudget": 100})
+    await world.settle()
+    assert world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"] != before
+
+
+async def test_new_bindings_do_not_touch_the_pods(world: World) -> None:
+    await world.ready_store()
+    before = world.get(kinds.DEPLOYMENT, "notes-memory")["metadata"]["resourceVersion"]
+    for number in range(5):
+        world.agent(f"agent-{number}")
+    await world.settle(3)
+    assert world.get(kinds.DEPLOYMENT, "notes-memory")["metadata"]["resourceVersion"] == before
+    assert len(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == 5
+
+
+async def test_nothing_is_written_when_nothing_changed(world: World) -> None:
+    store = await world.ready_store()
+    world.agent()
+    await world.settle()
+    await world.make_ready(store)
+    await world.settle(20)
+    writes = len(world.cluster.writes)
+    for key in (store, ObjectKey("a", "helper")):
+        for kind in (names.MEMORY_STORE, names.AGENT_MEMORY):
+            world.context.enqueue({kinds_key(kind, key)})
+    await world.settle(600)
+    assert world.writes_since(writes) == []
+
+
+def kinds_key(kind: str, key: ObjectKey) -> Any:
+    from memory_operator.cluster.cache import ReconcileKey
+
+    return ReconcileKey(kind, key)
+
+
+async def test_a_new_process_writes_nothing_to_a_cluster_at_rest(world: World) -> None:
+    store = await world.ready_store()
+    world.agent(agent={"template": {"spec": {"containers": [{"name": "a", "image": "x"}]}}})
+    await world.settle()
+    await world.make_ready(store)
+    world.pods("helper", 1)
+    await world.settle(20)
+    writes = len(world.cluster.writes)
+    health = world.context.health
+    await world.restart()
+    await world.settle(2)
+    world.context.health.update(health)
+    world.context.enqueue({kinds_key(names.MEMORY_STORE, store)})
+    await world.settle(600)
+    assert world.writes_since(writes) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (kinds.SERVICE_ACCOUNT, "notes-memory"),
+        (kinds.ROLE, "notes-memory"),
+        (kinds.ROLE_BINDING, "notes-memory"),
+        (kinds.CONFIG_MAP, "notes-bindings-0"),
+        (kinds.CONFIG_MAP, "notes-memory-config"),
+        (kinds.SERVICE, "notes-memory"),
+        (kinds.NETWORK_POLICY, "notes-memory"),
+        (kinds.CLAIM, "notes-memory-data"),
+        (kinds.DEPLOYMENT, "notes-memory"),
+    ],
+    ids=str,
+)
+async def test_a_deleted_child_is_made_again_and_an_edited_one_put_back(world: World, kind: Any, name: str) -> None:
+    await world.ready_store()
+    wanted = world.cluster.dump()
+    key = ObjectKey("a", name)
+    world.cluster.remove(kind, "a", name)
+    await world.settle()
+    assert (kind.name, key) in world.cluster.objects
+    world.cluster.edit(kind, key, lambda live: live["metadata"]["labels"].update({names.STORE_LABEL: "other"}))
+    await world.settle()
+    world.cluster.edit(kind, key, lambda live: live["metadata"]["labels"].pop(names.MANAGED_BY_LABEL))
+    await world.settle()
+    world.cluster.edit(kind, key, lambda live: live["metadata"].pop("ownerReferences", None))
+    await world.settle()
+    live = world.cluster.dump()
+    shown, before = live[f"{kind} {key}"], wanted[f"{kind} {key}"]
+    shown.pop("conditions")
+    before.pop("conditions")
+    assert shown == before
+
+
+async def test_fields_of_other_managers_stay(world: World) -> None:
+    await world.ready_store()
+    key = ObjectKey("a", "notes-memory")
+    world.cluster.edit(kinds.DEPLOYMENT, key, lambda live: live["metadata"].update(annotations={"theirs": "1"}))
+    world.store(shortTerm={"tokenBudget": 99})
+    await world.settle()
+    assert world.get(kinds.DEPLOYMENT, "notes-memory")["metadata"]["annotations"]["theirs"] == "1"
+
+
+async def test_a_field_that_is_no_longer_wanted_is_removed(world: World) -> None:
+    await world.ready_store(nodeSelector={"disk": "fast"})
+    assert "nodeSelector" in world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"]["spec"]
+    world.store()
+    await world.settle()
+    assert "nodeSelector" not in world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"]["spec"]
+
+
+async def test_a_retained_claim_outlives_its_store_and_is_adopted_again(world: World) -> None:
+    store = await world.ready_store()
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    world.cluster.collect_garbage()
+    await world.settle(5)
+    uid = world.get(kinds.CLAIM, "notes-memory-data")["metadata"]["uid"]
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is None
+    world.store(storage={"type": "local", "local": {"persistentVolume": {"size": "1Gi", "storageClassName": "other"}}})
+    await world.settle()
+    claim = world.get(kinds.CLAIM, "notes-memory-data")
+    assert claim["metadata"]["uid"] == uid
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    assert "storageClassName" not in claim["spec"]
+    await world.make_ready(store)
+    assert world.of_store(store, "StorageReady") == ("True", "VolumeLargerThanSpec")
+
+
+async def test_a_claim_with_the_policy_delete_goes_with_its_store(world: World) -> None:
+    await world.ready_store(storage={"type": "local", "local": {"persistentVolumeClaimRetentionPolicy": "Delete"}})
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    world.cluster.collect_garbage()
+    assert world.find(kinds.CLAIM, "notes-memory-data") is None
+
+
+async def test_a_growing_claim_is_shown(world: World) -> None:
+    store = await world.ready_store()
+    world.store(storage={"type": "local", "local": {"persistentVolume": {"size": "6Gi"}}})
+    await world.settle()
+    assert world.get(kinds.CLAIM, "notes-memory-data")["spec"]["resources"]["requests"]["storage"] == "6Gi"
+    assert world.of_store(store, "StorageReady") == ("True", "VolumeResizing")
+
+
+async def test_a_provisioner_that_refuses_to_grow_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await world.ready_store()
+    apply = world.cluster.apply
+
+    async def refuse(kind: Any, manifest: Any) -> Any:
+        if kind == kinds.CLAIM:
+            raise Forbidden("the storage class does not allow expansion")
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", refuse)
+    world.store(storage={"type": "local", "local": {"persistentVolume": {"size": "6Gi"}}})
+    await world.settle()
+    assert world.of_store(store, "StorageReady") == ("False", "VolumeExpansionRefused")
+    assert world.of_store(store, "Stalled") == ("True", "VolumeExpansionRefused")
+    assert world.of_store(store, "Ready") == ("True", "Available")
+
+
+async def test_a_store_waits_for_its_model_endpoint_before_its_first_start(world: World) -> None:
+    store = world.store(**MODELS)
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("False", "WaitingForModelAPI")
+    assert world.of_store(store, "ModelsReady") == ("False", "ModelAPINotFound")
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is None
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
+    await world.settle()
+    assert world.of_store(store, "ModelsReady") == ("False", "ModelAPINotReady")
+    world.answers["gpt"] = REACHABLE
+    world.context.watch_model(ObjectKey("a", "gpt"))
+    await world.settle()
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is not None
+
+
+async def test_a_moved_model_endpoint_rolls_the_store_and_a_missing_one_does_not_stop_it(world: World) -> None:
+    world.answers["gpt"] = REACHABLE
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
+    store = await world.ready_store(**MODELS)
+    assert world.of_store(store, "ModelsReady") == ("True", "Ok")
+    before = world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"]
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://two/v1"})
+    await world.settle()
+    moved = world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"]
+    assert moved != before
+    assert "http://two/v1" in world.get(kinds.CONFIG_MAP, "notes-memory-config")["data"]["config.yaml"]
+    world.cluster.remove(kinds.MODEL_API, "a", "gpt")
+    await world.settle()
+    assert world.of_store(store, "ModelsReady") == ("False", "ModelAPINotFound")
+    assert world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"] == moved
+
+
+async def test_a_missing_secret_is_named_by_the_pods(world: World) -> None:
+    store = world.store(**EXTERNAL)
+    await world.settle()
+    world.pods("notes-memory", 0)
+    world.says(store, report(ready=False, failing={Part.SECRETS: HealthReason.SECRET_MISSING}))
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("False", "SecretMissing")
+    assert world.of_store(store, "StorageReady")[0] == "False"  # type: ignore[index]
+    await world.make_ready(store)
+    assert world.of_store(store, "Ready") == ("True", "Available")
+
+
+async def test_dead_jobs_and_a_failing_model_do_not_make_a_store_unready(world: World) -> None:
+    store = await world.ready_store()
+    failing = {Part.JOBS: HealthReason.JOBS_DEAD, Part.MODELS: HealthReason.MODEL_UNAUTHORIZED}
+    world.says(store, report(failing=failing))
+    await world.settle()
+    assert world.of_store(store, "ExtractionHealthy") == ("False", "JobsDead")
+    assert world.of_store(store, "Ready") == ("True", "Available")
+
+
+async def test_a_paused_store_is_left_alone_and_says_so(world: World) -> None:
+    store = await world.ready_store()
+    world.store(paused=True)
+    await world.settle()
+    assert world.of_store(store, "Paused") == ("True", "Paused")
+    world.cluster.remove(kinds.SERVICE, "a", "notes-memory")
+    await world.settle(5)
+    assert world.find(kinds.SERVICE, "notes-memory") is None
+    assert any(kind == "Event" for kind, _ in world.cluster.objects)
+    world.store()
+    await world.settle()
+    assert world.of_store(store, "Paused") is None
+    assert world.find(kinds.SERVICE, "notes-memory") is not None
+
+
+async def test_an_invalid_store_keeps_what_runs(world: World) -> None:
+    store = await world.ready_store()
+    before = world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]
+    world.store(replicas=3)
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("False", "InvalidSpec")
+    assert world.of_store(store, "Stalled") == ("True", "InvalidSpec")
+    assert "spec.replicas" in json.dumps(world.get(kinds.MEMORY_STORE, "notes")["status"])
+    assert world.get(kinds.DEPLOYMENT, "notes-memory")["spec"] == before
+
+
+async def test_a_store_scaled_to_zero_says_so(world: World) -> None:
+    store = await world.ready_store()
+    world.store(replicas=0)
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("False", "ScaledToZero")
+
+
+async def test_an_object_of_somebody_else_is_left_alone(world: World) -> None:
+    world.cluster.make(kinds.SERVICE_ACCOUNT, {"metadata": {"name": "notes-memory", "namespace": "a"}})
+    store = world.store()
+    await world.settle()
+    assert world.of_store(store, "Stalled") == ("True", "NameConflict")
+    assert "ownerReferences" not in world.get(kinds.SERVICE_ACCOUNT, "notes-memory")["metadata"]
+
+
+async def test_a_refused_child_is_a_condition_and_the_others_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = world.cluster.apply
+
+    async def refuse(kind: Any, manifest: Any) -> Any:
+        if kind == kinds.NETWORK_POLICY:
+            raise Invalid("no policies here")
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", refuse)
+    store = world.store()
+    await world.settle()
+    assert world.of_store(store, "Stalled") == ("True", "ApplyFailed")
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is not None
+
+
+async def test_the_token_review_binding_lists_the_stores_that_exist(world: World) -> None:
+    await world.ready_store()
+    world.store("second", "b", serviceAccountName="own")
+    await world.settle(3)
+
+    def subjects() -> list[tuple[str, str]]:
+        live = world.get(kinds.CLUSTER_ROLE_BINDING, "memplane-token-review", "")
+        return [(item["namespace"], item["name"]) for item in live.get("subjects", [])]
+
+    assert subjects() == [("a", "notes-memory"), ("b", "own")]
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    await world.settle(3)
+    assert subjects() == [("b", "own")]
+
+
+async def test_a_ca_in_a_config_map_reaches_the_agents_and_its_change_too(world: World) -> None:
+    authority = {"metadata": {"name": "ca", "namespace": "a"}, "data": {"ca.crt": "ONE"}}
+    world.cluster.make(kinds.CONFIG_MAP, authority)
+    await world.ready_store(tls={"secretRef": {"name": "tls"}, "caConfigMapRef": {"name": "ca"}})
+    agent = world.agent()
+    await world.settle()
+    assert world.get(kinds.CONFIG_MAP, "helper-memory")["data"]["ca.crt"] == "ONE"
+    world.cluster.edit(kinds.CONFIG_MAP, ObjectKey("a", "ca"), lambda live: live.update(data={"ca.crt": "TWO"}))
+    await world.settle(70)
+    assert world.get(kinds.CONFIG_MAP, "helper-memory")["data"]["ca.crt"] == "TWO"
+    world.cluster.remove(kinds.CONFIG_MAP, "a", "ca")
+    await world.settle(70)
+    assert world.of_agent(agent, "MemoryDegraded") == ("True", "CANotFound")
+
+
+async def test_no_finalizer_and_no_annotation_is_left_on_our_objects(world: World) -> None:
+    await world.ready_store()
+    world.agent()
+    await world.settle()
+    for kind, name in ((kinds.MEMORY_STORE, "notes"), (kinds.AGENT_MEMORY, "helper")):
+        meta = world.get(kind, name)["metadata"]
+        assert "finalizers" not in meta
+        assert "annotations" not in meta
