@@ -62,7 +62,8 @@ def test_the_service_image_has_the_service_and_both_backends(restricted: Namespa
 
 
 def test_the_operator_image_has_the_operator_and_no_service_parts(restricted: Namespace, operator_image: str) -> None:
-    script = "import importlib.util as u, os, kopf, memory_operator; print(os.getuid(), u.find_spec('chromadb'), u.find_spec('fastapi'))"
+    found = "u.find_spec('chromadb'), u.find_spec('fastapi')"
+    script = f"import importlib.util as u, os, kopf, memory_operator; print(os.getuid(), {found})"
     assert output_of(restricted, operator_image, "python3", "-c", script).split() == ["65532", "None", "None"]
 
 
