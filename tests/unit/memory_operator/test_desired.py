@@ -1,0 +1,277 @@
+"""What is rendered: golden files for whole stores and agents, and rules that hold for every rendering."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_operator.crd import agent_memory, memory_store, model_api
+from memory_operator.crd.agent_memory import AgentMemory
+from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.crd.model_api import ModelApi
+from memory_operator.crd.quantity import canonical, is_larger
+from memory_operator.desired import agent as agents
+from memory_operator.desired import bindings
+from memory_operator.desired.metadata import Manifest, canonical_json
+from memory_operator.desired.ownership import desired_digest
+from memory_operator.desired.plan import Observed, plan
+from memory_operator.desired.store import StoreInputs, desired_objects
+from memory_operator.desired.volume import ExistingClaim
+from memory_operator.settings import OperatorSettings
+
+Json = dict[str, Any]
+GOLDEN = Path(__file__).parent / "golden"
+SETTINGS = OperatorSettings(service_image="example.com/memplane:1")
+
+
+def body(kind: str, name: str, spec: Json, namespace: str = "team") -> Json:
+    meta = {
+        "name": name,
+        "namespace": namespace,
+        "uid": "5f0c3c1e-0000-4000-8000-000000000001",
+        "generation": 3,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    return {"kind": kind, "metadata": meta, "spec": spec}
+
+
+def store(**spec: Any) -> MemoryStore:
+    return memory_store.parse(body("MemoryStore", "notes", {"storage": {"type": "local"}, **spec}))
+
+
+def agent(**spec: Any) -> AgentMemory:
+    return agent_memory.parse(body("AgentMemory", "helper", {"memoryStore": "notes", **spec}))
+
+
+def model(**spec: Any) -> ModelApi:
+    return model_api.parse(body("ModelAPI", "gpt", {"baseURL": "https://api.example.com/v1", **spec}))
+
+
+EVERYTHING = store(
+    storage={"type": "external", "external": {"connectionSecretRef": {"name": "db"}, "schema": "kept"}},
+    replicas=3,
+    engine="native",
+    models={
+        "summarization": {"modelAPI": "gpt", "model": "gpt-x"},
+        "embedding": {"modelAPI": "gpt", "model": "embed-x", "dimensions": 768},
+    },
+    shortTerm={"tokenBudget": 2000},
+    mediumTerm={"compactionTrigger": 1500, "compactionTarget": 500},
+    retention={"turns": "30d"},
+    access={"allowedNamespaces": {"names": ["b", "a"], "selector": {"matchLabels": {"team": "x"}}}},
+    identity={
+        "users": {"issuers": [{"issuer": "https://i", "audiences": ["m"], "jwksURL": "https://i/keys"}]},
+        "admins": [{"namespace": "ops", "name": "admin"}],
+        "revocation": "required",
+    },
+    tls={"secretRef": {"name": "tls"}, "caBundle": "PEM"},
+    container={"resources": {"limits": {"memory": "2048Mi"}}, "env": [{"name": "LOG_LEVEL", "value": "debug"}]},
+    nodeSelector={"disk": "fast"},
+    tolerations=[{"operator": "Exists"}],
+    priorityClassName="high",
+    imagePullSecrets=[{"name": "pull"}],
+    podLabels={"team": "x"},
+)
+TEMPLATE = {
+    "template": {
+        "metadata": {"labels": {"app": "chat"}},
+        "spec": {
+            "containers": [
+                {
+                    "name": "chat",
+                    "image": "chat:1",
+                    "ports": [{"name": "http", "containerPort": 8000, "protocol": "TCP"}],
+                    "env": [{"name": "MEMPLANE_TOOLS", "value": "read"}],
+                    "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}},
+                }
+            ]
+        },
+    }
+}
+
+
+def render(what: str) -> list[Manifest]:
+    """The objects of one example."""
+    match what:
+        case "local-store":
+            return list(desired_objects(StoreInputs(store(), SETTINGS, rows={"team.helper.json": "{}"})).objects)
+        case "external-store":
+            key = {"name": "key", "key": "api"}
+            inputs = StoreInputs(
+                EVERYTHING,
+                OperatorSettings(
+                    service_image="example.com/memplane:1", service_monitors=True, metrics_namespaces=("monitoring",)
+                ),
+                models={"gpt": model(apiKeySecretRef=key, headers={"X-Team": "x"}, timeoutSeconds=30)},
+            )
+            return list(desired_objects(inputs).objects)
+        case "templated-agent":
+            bound = agent(
+                agent=TEMPLATE, tools="all", scope="user", readScopes=["user", "private"], failureMode="strict"
+            )
+            inputs_ = agents.AgentInputs(
+                bound, SETTINGS, EVERYTHING, "PEM", "https://notes-memory.team.svc.cluster.local:8800"
+            )
+            return list(agents.desired_objects(inputs_)[0])
+        case _:
+            return list(agents.desired_objects(agents.AgentInputs(agent(), SETTINGS, store()))[0])
+
+
+@pytest.mark.parametrize("what", ["local-store", "external-store", "templated-agent", "projected-agent"])
+def test_the_rendering_is_the_golden_file(what: str) -> None:
+    """UPDATE_GOLDEN=1 writes the files again; read the difference before you commit it."""
+    text = yaml.safe_dump_all(render(what), sort_keys=True, default_flow_style=False)
+    file = GOLDEN / f"{what}.yaml"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        file.write_text(text)
+    assert file.read_text() == text
+
+
+def pods(objects: list[Manifest]) -> list[Json]:
+    return [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "Deployment"]
+
+
+@pytest.mark.parametrize("what", ["local-store", "external-store"])
+def test_store_pods_keep_the_restricted_pod_security_standard(what: str) -> None:
+    for pod in pods(render(what)):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] != 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+        allowed = {"configMap", "secret", "emptyDir", "projected", "persistentVolumeClaim"}
+        assert all(set(volume) - {"name"} <= allowed for volume in pod["volumes"])
+        assert pod["enableServiceLinks"] is False
+
+
+def test_every_secret_is_an_optional_volume_and_never_a_variable() -> None:
+    for pod in pods(render("external-store")):
+        secrets = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        assert {secret["secretName"] for secret in secrets} == {"db", "key", "tls"}
+        assert all(secret["optional"] for secret in secrets)
+        assert "secretKeyRef" not in canonical_json(pod)
+
+
+def test_all_children_but_a_retained_claim_belong_to_their_owner() -> None:
+    for item in render("local-store"):
+        is_owned = bool(item["metadata"].get("ownerReferences"))
+        assert is_owned == (item["kind"] != "PersistentVolumeClaim"), item["kind"]
+
+
+def test_a_users_own_variable_wins() -> None:
+    deployment = next(item for item in render("templated-agent") if item["kind"] == "Deployment")
+    variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert [item["value"] for item in variables if item["name"] == "MEMPLANE_TOOLS"] == ["read"]
+
+
+SPECS = st.fixed_dictionaries(
+    {"storage": st.just({"type": "external", "external": {"connectionSecretRef": {"name": "db"}}})},
+    optional={
+        "replicas": st.integers(0, 5),
+        "engine": st.sampled_from(["mem0", "native"]),
+        "nodeSelector": st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz")),
+        "podLabels": st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz")),
+        "container": st.fixed_dictionaries(
+            {},
+            optional={
+                "resources": st.fixed_dictionaries(
+                    {"limits": st.fixed_dictionaries({"cpu": st.sampled_from(["1000m", "1", 2, "0.5"])})}
+                )
+            },
+        ),
+        "retention": st.fixed_dictionaries({}, optional={"turns": st.sampled_from(["1d", "2h30m"])}),
+        "paused": st.booleans(),
+    },
+)
+
+
+@given(SPECS, st.dictionaries(st.sampled_from(["a.x.json", "a.y.json", "b.x.json"]), st.sampled_from(["{}", "[]"])))
+@settings(max_examples=60, deadline=None)
+def test_the_same_spec_renders_the_same_bytes_twice_and_then_plans_nothing(spec: Json, rows: dict[str, str]) -> None:
+    def rendered(order: dict[str, str]) -> list[Manifest]:
+        parsed = memory_store.parse(body("MemoryStore", "notes", spec))
+        return list(desired_objects(StoreInputs(parsed, SETTINGS, rows=order)).objects)
+
+    once, twice = rendered(rows), rendered(dict(reversed(rows.items())))
+    assert canonical_json(once) == canonical_json(twice)
+    uid = body("MemoryStore", "notes", spec)["metadata"]["uid"]
+    observed = {(item["kind"], item["metadata"]["name"]): Observed(desired_digest(item), uid) for item in once}
+    assert plan(uid, twice, frozenset(), observed).apply == ()
+    assert plan(uid, twice, frozenset(), observed).delete == ()
+
+
+def test_a_plan_removes_what_is_ours_and_unwanted_but_never_a_claim() -> None:
+    observed = {
+        ("PodDisruptionBudget", "x"): Observed("d", "me"),
+        ("PersistentVolumeClaim", "x"): Observed("d", "me"),
+        ("Deployment", "held"): Observed("d", "me"),
+        ("Service", "theirs"): Observed("d", "other"),
+    }
+    made = plan("me", [], {("Deployment", "held")}, observed)
+    assert made.delete == (("PodDisruptionBudget", "x"),)
+
+
+def test_a_plan_leaves_the_object_of_another_owner_alone() -> None:
+    manifest = {"kind": "Service", "metadata": {"name": "x"}}
+    made = plan("me", [manifest], frozenset(), {("Service", "x"): Observed("d", "other")})
+    assert made.conflicts == (("Service", "x"),)
+    assert made.apply == ()
+
+
+def test_an_existing_claim_keeps_what_cannot_change() -> None:
+    existing = ExistingClaim("10Gi", "old", ("ReadWriteOnce",))
+    wanted = store(storage={"type": "local", "local": {"persistentVolume": {"size": "5Gi", "storageClassName": "new"}}})
+    objects = desired_objects(StoreInputs(wanted, SETTINGS, existing_claim=existing)).objects
+    claim = next(item for item in objects if item["kind"] == "PersistentVolumeClaim")
+    assert claim["spec"]["resources"]["requests"]["storage"] == "10Gi"
+    assert claim["spec"]["storageClassName"] == "old"
+
+
+@given(
+    st.dictionaries(st.integers(0, 60).map(lambda number: f"a.{number}.json"), st.text("x", max_size=40), max_size=60),
+    st.dictionaries(st.integers(0, 60).map(lambda number: f"a.{number}.json"), st.integers(0, 4), max_size=60),
+)
+@settings(deadline=None)
+def test_bindings_fit_into_their_parts_and_lose_none(rows: dict[str, str], placement: dict[str, int]) -> None:
+    parts = bindings.layout(rows, placement, part_bytes=200)
+    assert {key: text for part in parts.values() for key, text in part.items()} == rows
+    assert sum(len(part) for part in parts.values()) == len(rows)
+    for part in parts.values():
+        assert sum(len(key) + len(text) for key, text in part.items()) <= 200
+    again = bindings.layout(rows, {key: number for number, part in parts.items() for key in part}, part_bytes=200)
+    assert again == parts, "a row that fits stays where it is"
+
+
+def test_thousands_of_bindings_stay_below_the_limit_of_a_config_map() -> None:
+    rows = dict(
+        bindings.row(agent_memory.parse(body("AgentMemory", f"agent-{n:05}", {"memoryStore": "notes"})), store())
+        for n in range(5000)
+    )
+    parts = bindings.layout(rows, {})
+    assert len(parts) > 1
+    for manifest in bindings.config_maps(store(), parts):
+        assert sum(len(key) + len(text) for key, text in manifest["data"].items()) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [("1000m", "1"), ("0.5", "500m"), (2, "2"), ("1024Mi", "1Gi"), ("1.5Gi", "1536Mi"), ("5Gi", "5Gi"), ("0", "0"),
+     ("1e3", "1k"), ("100m", "100m"), ("6000Mi", "6000Mi"), ("1Ki", "1Ki"), ("0.5Ki", "512")],
+)  # fmt: skip
+def test_quantities_are_written_as_the_server_writes_them(given_: str | int, expected: str) -> None:
+    assert canonical(given_) == expected
+
+
+def test_quantities_compare_across_units() -> None:
+    assert is_larger("6000Mi", "5Gi")
+    assert not is_larger("5Gi", "5120Mi")

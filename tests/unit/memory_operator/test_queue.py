@@ -1,0 +1,112 @@
+"""The work queue, its backoff and the token bucket, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+from memory_operator.pacing import Backoff, TokenBucket
+from memory_operator.queue import WorkQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def queue() -> tuple[WorkQueue[str], Clock]:
+    clock = Clock()
+    return WorkQueue(clock, Backoff(0.5, 120, lambda: 0.5)), clock
+
+
+def test_a_key_waits_once_however_often_it_is_added() -> None:
+    work, _ = queue()
+    for _ in range(3):
+        work.add("a")
+    assert (work.take(), work.take()) == ("a", None)
+
+
+def test_keys_come_in_the_order_in_which_they_were_added() -> None:
+    work, _ = queue()
+    for key in "bca":
+        work.add(key)
+    assert [work.take() for _ in range(3)] == ["b", "c", "a"]
+
+
+def test_a_key_that_is_added_while_it_runs_runs_again_and_not_beside_itself() -> None:
+    work, _ = queue()
+    work.add("a")
+    assert work.take() == "a"
+    work.add("a")
+    assert work.take() is None
+    work.done("a")
+    assert work.take() == "a"
+
+
+def test_a_delay_makes_a_key_ready_when_it_is_over() -> None:
+    work, clock = queue()
+    work.add_after("a", 5)
+    assert work.take() is None
+    assert work.next_due() == 5
+    clock.now = 5
+    assert work.take() == "a"
+
+
+def test_the_earlier_of_two_delays_counts() -> None:
+    work, clock = queue()
+    work.add_after("a", 5)
+    work.add_after("a", 2)
+    work.add_after("a", 9)
+    clock.now = 2
+    assert work.take() == "a"
+    work.done("a")
+    clock.now = 10
+    assert work.take() is None
+
+
+def test_adding_a_key_forgets_its_delay() -> None:
+    work, clock = queue()
+    work.add_after("a", 5)
+    work.add("a")
+    assert work.take() == "a"
+    work.done("a")
+    clock.now = 6
+    assert work.take() is None
+
+
+def test_a_key_that_keeps_failing_waits_longer_up_to_a_limit_and_success_forgets() -> None:
+    work, _ = queue()
+    assert [work.retry("a") for _ in range(3)] == [0.5, 1.0, 2.0]
+    for _ in range(20):
+        last = work.retry("a")
+    assert last == 120
+    work.succeed("a")
+    assert work.retry("a") == 0.5
+
+
+def test_a_retry_waits_at_least_as_long_as_the_server_asks() -> None:
+    work, _ = queue()
+    assert work.retry("a", at_least=7) == 7
+
+
+def test_jitter_spreads_the_retries_by_a_fifth() -> None:
+    assert Backoff[str](1, 10, lambda: 0.0).next("a") == 0.8
+    assert abs(Backoff[str](1, 10, lambda: 1.0).next("a") - 1.2) < 1e-9
+
+
+async def test_a_worker_that_waits_is_woken_by_a_new_key() -> None:
+    work, _ = queue()
+    waiting = asyncio.create_task(work.get())
+    await asyncio.sleep(0)
+    work.add("a")
+    assert await asyncio.wait_for(waiting, 1) == "a"
+
+
+def test_the_bucket_gives_a_burst_and_then_its_rate() -> None:
+    bucket = TokenBucket(rate=10, burst=2, now=0)
+    assert [bucket.reserve(0), bucket.reserve(0)] == [0, 0]
+    assert abs(bucket.reserve(0) - 0.1) < 1e-9
+    assert abs(bucket.reserve(0) - 0.2) < 1e-9
+    assert bucket.reserve(1.2) == 0
