@@ -81,7 +81,7 @@ class HttpHealthReader:
 
     async def read(self, target: HealthTarget, address: str) -> HealthReport:
         """Return the report of the pod at this address."""
-        headers = {"Accept": "application/json"}
+        headers = {"Accept": "application/json", "Host": f"{target.server_name}:{names.PORT}"}
         if token := self._token():
             headers["Authorization"] = f"Bearer {token}"
         url = f"{target.scheme}://{address}/v1/health/report"

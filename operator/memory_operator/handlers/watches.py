@@ -52,7 +52,7 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     own = kopf.OperatorSettings()
     own.posting.enabled = False
     own.peering.standalone = True
-    own.scanning.disabled = not settings.is_cluster_wide
+    own.scanning.disabled = True
     own.persistence.finalizer = f"{names.GROUP}/unused"
     own.networking.request_timeout = settings.request_timeout_seconds
     own.networking.connect_timeout = 10

@@ -52,7 +52,7 @@ def _significant(state: HealthState | None) -> object:
     if state is None:
         return None
     reports = [report.model_copy(update={"counters": Counters()}) for report in state.reports]
-    return (sorted(reports, key=lambda report: report.replica), state.unreachable_since)
+    return (reports, state.unreachable_since, () if reports else state.failures)
 
 
 class HealthMonitor:

@@ -1,0 +1,154 @@
+"""The operator as a process of its own, and pods' health reports from a stub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from e2e.cluster.clusters import LocalCluster
+from memory_operator.cluster import kinds
+from memory_operator.cluster.client import Cluster, KubernetesCluster, api_client
+from memory_operator.pacing import TokenBucket
+from memory_service.contract.bindings import bindings_revision
+
+
+@dataclass
+class Reports:
+    """Answers for every pod: ready, and using the bindings that are in the cluster now. `down` stores do not answer."""
+
+    address: str = ""
+    down: set[str] = field(default_factory=set)
+
+    async def answer(self, host: str, cluster: Cluster) -> dict[str, Any] | None:
+        """The report of the store that a Host header names."""
+        service, namespace = host.split(".")[:2]
+        store = service.removesuffix("-memory")
+        if store in self.down:
+            return None
+        rows: dict[str, str] = {}
+        number = 0
+        while found := await cluster.get(kinds.CONFIG_MAP, namespace, f"{store}-bindings-{number}"):
+            rows |= found.get("data") or {}
+            number += 1
+        part = {"ok": True, "reason": "Ok", "message": "", "since": "2026-01-01T00:00:00Z"}
+        names = ("storage", "models", "embedding", "jobs", "schema", "bindings", "secrets")
+        return {
+            "version": "1.0",
+            "replica": "pod",
+            "ready": True,
+            "parts": dict.fromkeys(names, part),
+            "counters": {"facts": 3, "pending": 0, "oldest_seconds": 0, "dead": 0},
+            "bindings_revision": bindings_revision(rows),
+            "revocation_available": True,
+        }
+
+
+@contextmanager
+def serving_reports(server: LocalCluster) -> Iterator[Reports]:
+    """Serve reports on a thread of its own."""
+    reports = Reports()
+    loop = asyncio.new_event_loop()
+    started = threading.Event()
+
+    stopping = asyncio.Event()
+
+    async def run() -> None:
+        async with api_client({"KUBECONFIG": str(server.kubeconfig)}) as api:
+            cluster = KubernetesCluster(api, timeout_seconds=30, bucket=TokenBucket(1000, 1000, time.monotonic()))
+
+            async def report(request: web.Request) -> web.Response:
+                answer = await reports.answer(request.headers["Host"], cluster)
+                return web.json_response(answer, status=200 if answer else 503)
+
+            application = web.Application()
+            application.add_routes([web.get("/v1/health/report", report)])
+            runner = web.AppRunner(application, access_log=None)
+            await runner.setup()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            host, port = runner.addresses[0][:2]
+            reports.address = f"{host}:{port}"
+            started.set()
+            await stopping.wait()
+            await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
+    thread.start()
+    started.wait(10)
+    try:
+        yield reports
+    finally:
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join(10)
+        loop.close()
+
+
+class OperatorProcess:
+    """One operator, with the permissions of its own ServiceAccount."""
+
+    def __init__(self, server: LocalCluster, kubeconfig: Path, folder: Path, name: str, reports: Reports) -> None:
+        self.name = name
+        self._server = server
+        self._log = folder / f"{name}.log"
+        root = Path(__file__).resolve().parents[3]
+        settings = {
+            "POD_NAME": name,
+            "BIND_ADDRESS": "127.0.0.1",
+            "PORT": "0",
+            "TOKEN_REVIEW_ROLE": "memplane-token-review",
+            "HEALTH_ADDRESS": reports.address,
+            "SERVICE_IMAGE": "localhost/memplane:test",
+        }
+        environment = {
+            "PATH": os.environ["PATH"],
+            "KUBECONFIG": str(kubeconfig),
+            "PYTHONPATH": f"{root}:{root / 'operator'}",
+            "PYTHONWARNINGS": "error",
+            **{f"MEMPLANE_OPERATOR_{key}": value for key, value in settings.items()},
+        }
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "memory_operator"], env=environment, stdout=log, stderr=log
+            )
+
+    def log(self) -> list[dict[str, Any]]:
+        """What it has logged."""
+        lines = self._log.read_text().splitlines()
+        return [json.loads(line) if line.startswith("{") else {"message": line} for line in lines]
+
+    def text(self) -> str:
+        """The end of its log."""
+        return "\n".join(self._log.read_text().splitlines()[-40:])
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it has said that it leads."""
+        return any(line["message"] == "leading" for line in self.log())
+
+    @property
+    def url(self) -> str | None:
+        """Where its probes are."""
+        found = [line["port"] for line in self.log() if line["message"] == "serving probes"]
+        return f"http://127.0.0.1:{found[0]}" if found else None
+
+    def wait_to_lead(self, seconds: float = 60) -> None:
+        """Wait until it leads."""
+        self._server.wait_until(f"{self.name} leads", lambda: self.is_leading, seconds=seconds, explain=self.text)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it and return its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self._process.wait(30)

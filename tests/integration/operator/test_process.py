@@ -1,0 +1,250 @@
+"""The whole operator against a real API server, with the permissions that its role file gives and no others."""
+
+from __future__ import annotations
+
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.clusters import LocalCluster
+from tests.integration.operator.processes import OperatorProcess, Reports, serving_reports
+
+USER = "system:serviceaccount:memplane-system:memplane-operator"
+EXTERNAL = {"type": "external", "external": {"connectionSecretRef": {"name": "db"}}}
+TEMPLATE = {"spec": {"containers": [{"name": "agent", "image": "localhost/agent", "ports": [{"containerPort": 8000}]}]}}
+
+
+@pytest.fixture(scope="module")
+def reports(server: LocalCluster) -> Iterator[Reports]:
+    with serving_reports(server) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(server: LocalCluster) -> Path:
+    server.kubectl.apply(Path(__file__).parent / "role.yaml")
+    server.wait_until(
+        "the operator's account",
+        lambda: server.kubectl.in_namespace("memplane-system").find("serviceaccount", "memplane-operator"),
+    )
+    return server.kubeconfig_of("memplane-system", "memplane-operator")
+
+
+@pytest.fixture(scope="module")
+def operator(
+    server: LocalCluster, kubeconfig: Path, reports: Reports, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    process = OperatorProcess(server, kubeconfig, tmp_path_factory.mktemp("operator"), "first", reports)
+    try:
+        process.wait_to_lead()
+        yield process
+    finally:
+        code = process.stop()
+    assert code == 0, process.text()
+    assert [line for line in process.log() if line.get("level") == "error"] == []
+    assert not any("forbidden" in str(line).lower() for line in process.log()), process.text()
+
+
+def store(name: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "memplane.dev/v1alpha1",
+        "kind": "MemoryStore",
+        "metadata": {"name": name},
+        "spec": {"storage": EXTERNAL, **spec},
+    }
+
+
+def agent(name: str, memory_store: str, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "memplane.dev/v1alpha1",
+        "kind": "AgentMemory",
+        "metadata": {"name": name},
+        "spec": {"memoryStore": memory_store, **spec},
+    }
+
+
+def condition(server: LocalCluster, namespace: str, kind: str, name: str, wanted: str) -> str | None:
+    found = server.kubectl.in_namespace(namespace).find(kind, name) or {}
+    for item in (found.get("status") or {}).get("conditions") or ():
+        if item["type"] == wanted:
+            return f"{item['status']} {item['reason']}"
+    return None
+
+
+def wait_for(
+    server: LocalCluster, namespace: str, who: tuple[str, str], what: tuple[str, str], *, seconds: float = 60
+) -> None:
+    (kind, name), (wanted, value) = who, what
+    server.wait_until(
+        f"{kind} {name} has {wanted} {value}",
+        lambda: condition(server, namespace, kind, name, wanted) == value,
+        seconds=seconds,
+        explain=lambda: server.kubectl.in_namespace(namespace)("get", kind, name, "-o", "yaml"),
+    )
+
+
+def bring_up(server: LocalCluster, namespace: str, name: str) -> None:
+    """A ready store with one bound agent that the operator runs."""
+    server.kubectl.in_namespace(namespace).apply(store(name), agent(f"{name}-bot", name, agent={"template": TEMPLATE}))
+    wait_for(server, namespace, ("memorystore", name), ("Ready", "True Available"))
+    wait_for(server, namespace, ("agentmemory", f"{name}-bot"), ("Ready", "True Bound"))
+    wait_for(server, namespace, ("agentmemory", f"{name}-bot"), ("MemoryDegraded", "False MemoryHealthy"))
+
+
+def test_a_store_and_an_agent_become_ready(server: LocalCluster, namespace: str, operator: OperatorProcess) -> None:
+    bring_up(server, namespace, "first")
+    kubectl = server.kubectl.in_namespace(namespace)
+    said = kubectl("wait", "--for=condition=Ready", "memorystore/first", "agentmemory/first-bot", "--timeout=5s")
+    assert said.count("condition met") == 2
+    meta = kubectl.get("memorystore", "first")["metadata"]
+    assert "finalizers" not in meta
+    assert not any("kopf" in name for name in meta.get("annotations") or {})
+
+
+def test_deleted_children_come_back_within_five_seconds(
+    server: LocalCluster, namespace: str, operator: OperatorProcess
+) -> None:
+    bring_up(server, namespace, "drift")
+    kubectl = server.kubectl.in_namespace(namespace)
+    for kind, name in (
+        ("service", "drift-memory"),
+        ("poddisruptionbudget", "drift-memory"),
+        ("networkpolicy", "drift-memory"),
+        ("role", "drift-memory"),
+        ("configmap", "drift-bindings-0"),
+        ("deployment", "drift-memory"),
+        ("deployment", "drift-bot"),
+    ):
+        uid = kubectl.get(kind, name)["metadata"]["uid"]
+        kubectl("delete", kind, name, "--wait=false")
+        started = time.monotonic()
+        server.wait_until(
+            f"{kind} {name} is back",
+            lambda kind=kind, name=name, uid=uid: (
+                (found := kubectl.find(kind, name)) and found["metadata"]["uid"] != uid
+            ),
+            explain=operator.text,
+        )
+        assert time.monotonic() - started < 5
+
+
+def test_an_edit_is_put_back_and_another_managers_field_stays(
+    server: LocalCluster, namespace: str, operator: OperatorProcess
+) -> None:
+    bring_up(server, namespace, "edited")
+    kubectl = server.kubectl.in_namespace(namespace)
+    kubectl("annotate", "service", "edited-memory", "theirs=1")
+    kubectl.patch("service", "edited-memory", {"spec": {"selector": {"memplane.dev/store": "wrong"}}})
+    server.wait_until(
+        "the selector is put back",
+        lambda: kubectl.get("service", "edited-memory")["spec"]["selector"]["memplane.dev/store"] == "edited",
+        seconds=5,
+    )
+    assert kubectl.get("service", "edited-memory")["metadata"]["annotations"]["theirs"] == "1"
+
+
+def test_a_quiet_cluster_sees_no_write_but_the_lease(
+    server: LocalCluster, namespace: str, operator: OperatorProcess
+) -> None:
+    bring_up(server, namespace, "quiet")
+    last = time.monotonic()
+    mark = server.audit.mark()
+
+    def is_quiet() -> bool:
+        nonlocal last, mark
+        if server.audit.writes(mark, user=USER, where=lambda write: write.resource != "leases"):
+            last, mark = time.monotonic(), server.audit.mark()
+        return time.monotonic() - last > 20
+
+    server.wait_until(
+        "twenty seconds without a write",
+        is_quiet,
+        seconds=60,
+        explain=lambda: "\n".join(map(str, server.audit.writes(0, user=USER)[-20:])),
+    )
+    assert server.audit.writes(mark, user=USER), "the Lease is renewed"
+
+
+def test_a_deleted_store_degrades_its_agent_and_leaves_its_pods(
+    server: LocalCluster, namespace: str, operator: OperatorProcess
+) -> None:
+    bring_up(server, namespace, "gone")
+    kubectl = server.kubectl.in_namespace(namespace)
+    before = kubectl.get("deployment", "gone-bot")
+    kubectl("delete", "memorystore", "gone", "--wait=false")
+    wait_for(server, namespace, ("agentmemory", "gone-bot"), ("MemoryDegraded", "True StoreNotFound"), seconds=15)
+    assert condition(server, namespace, "agentmemory", "gone-bot", "Ready") == "True Bound"
+    after = kubectl.get("deployment", "gone-bot")
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+def test_pods_that_fall_silent_are_a_store_that_cannot_be_reached(
+    server: LocalCluster, namespace: str, operator: OperatorProcess, reports: Reports
+) -> None:
+    bring_up(server, namespace, "silent")
+    reports.down.add("silent")
+    wait_for(server, namespace, ("agentmemory", "silent-bot"), ("MemoryDegraded", "True StoreUnreachable"), seconds=60)
+    reports.down.discard("silent")
+    wait_for(server, namespace, ("agentmemory", "silent-bot"), ("MemoryDegraded", "False MemoryHealthy"), seconds=30)
+
+
+def test_the_token_review_binding_lists_the_stores(
+    server: LocalCluster, namespace: str, operator: OperatorProcess
+) -> None:
+    bring_up(server, namespace, "reviewed")
+
+    def is_listed() -> bool:
+        found = server.kubectl.find("clusterrolebinding", "memplane-token-review") or {}
+        subjects = [(item["namespace"], item["name"]) for item in found.get("subjects") or ()]
+        return (namespace, "reviewed-memory") in subjects
+
+    server.wait_until("the store is listed", is_listed)
+
+
+def test_probes_and_metrics_answer(operator: OperatorProcess) -> None:
+    for path in ("/livez", "/readyz"):
+        with urllib.request.urlopen(f"{operator.url}{path}") as answer:
+            assert answer.read() == b"ok"
+    with urllib.request.urlopen(f"{operator.url}/metrics") as answer:
+        text = answer.read().decode()
+    assert "memplane_operator_leader 1.0" in text
+    assert 'memplane_operator_reconciles_total{kind="MemoryStore",result="ok"}' in text
+
+
+def test_a_namespace_with_stores_is_deleted_without_hanging(server: LocalCluster, operator: OperatorProcess) -> None:
+    with server.new_namespace("leaving") as leaving:
+        bring_up(server, leaving.name, "notes")
+        server.kubectl("delete", "namespace", leaving.name, "--timeout=60s")
+
+
+def test_leadership_is_handed_over_at_once_on_term_and_soon_on_kill(
+    server: LocalCluster, operator: OperatorProcess, reports: Reports, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    namespace, kubeconfig = request.getfixturevalue("namespace"), request.getfixturevalue("kubeconfig")
+    second = OperatorProcess(server, kubeconfig, tmp_path, "second", reports)
+    third = None
+    try:
+        server.wait_until("the second waits", lambda: second.url, explain=second.text)
+        assert not second.is_leading
+        started = time.monotonic()
+        assert operator.stop() == 0, operator.text()
+        second.wait_to_lead(30)
+        assert time.monotonic() - started < 10
+        third = OperatorProcess(server, kubeconfig, tmp_path, "third", reports)
+        server.wait_until("the third waits", lambda: third.url if third else None, explain=third.text)
+        started = time.monotonic()
+        second.stop(signal.SIGKILL)
+        third.wait_to_lead(30)
+        assert time.monotonic() - started < 25
+        server.kubectl.in_namespace(namespace).apply(store("late"))
+        wait_for(server, namespace, ("memorystore", "late"), ("Ready", "True Available"))
+    finally:
+        second.stop(signal.SIGKILL)
+        if third is not None:
+            third.stop()
