@@ -1,0 +1,329 @@
+"""Health reports, probes of model endpoints, the polls of both, and the operator's own server; all on loopback."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from kubernetes.aio.client.exceptions import ApiException
+
+from memory_operator import logs
+from memory_operator.cluster import kinds
+from memory_operator.cluster.client import translated
+from memory_operator.cluster.health import HealthTarget, HealthUnavailable, HttpHealthReader, host_port
+from memory_operator.cluster.probing import HttpModelProber
+from memory_operator.crd import model_api
+from memory_operator.crd.base import ObjectKey
+from memory_operator.errors import ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, Refused, Throttled
+from memory_operator.metrics import Metrics
+from memory_operator.probes import Vitals, serving
+from memory_operator.reconcile.ledger import Ledger
+from memory_operator.reconcile.monitor import HealthMonitor
+from memory_operator.settings import InvalidSettings, OperatorSettings, from_environment
+from memory_service.contract.health import HealthReport
+from tests.unit.memory_operator.test_desired import body
+from tests.unit.memory_operator.world import Clock, World, report
+
+Handler = Callable[[web.Request], Any]
+STORE = ObjectKey("a", "notes")
+
+
+@asynccontextmanager
+async def listening(handler: Handler) -> AsyncIterator[str]:
+    application = web.Application()
+    application.router.add_route("*", "/{rest:.*}", handler)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def read(handler: Handler, token_file: Path = Path("/nowhere"), scheme: str = "http") -> HealthReport:
+    settings = OperatorSettings(token_file=str(token_file), health_timeout_seconds=0.5)
+    async with listening(handler) as address, aiohttp.ClientSession() as session:
+        reader = HttpHealthReader(session, settings)
+        return await reader.read(HealthTarget(STORE, scheme, "notes-memory.a.svc.cluster.local"), address)
+
+
+async def test_a_report_is_asked_for_with_the_operators_token(tmp_path: Path) -> None:
+    seen: dict[str, str] = {}
+    (tmp_path / "token").write_text("secret\n")
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.update(request.headers, path=request.path)
+        return web.Response(text=report("r1").model_dump_json())
+
+    assert (await read(answer, tmp_path / "token")).bindings_revision == "r1"
+    assert seen["Authorization"] == "Bearer secret"
+    assert seen["path"] == "/v1/health/report"
+    assert seen["Host"] == "notes-memory.a.svc.cluster.local:8800"
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "why"), [(503, "", "answered 503"), (200, "{}", "cannot be read"), (302, "", "answered 302")]
+)
+async def test_what_is_not_a_report_is_said_without_an_address(status: int, text: str, why: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, text=text, headers={"Location": "http://127.0.0.1:1/"})
+
+    with pytest.raises(HealthUnavailable, match=why) as caught:
+        await read(answer)
+    assert "127.0.0.1" not in str(caught.value)
+
+
+async def test_a_pod_that_does_not_answer_is_given_up() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        import asyncio
+
+        await asyncio.sleep(30)
+        return web.Response()
+
+    with pytest.raises(HealthUnavailable, match="in time"):
+        await read(answer)
+
+
+async def test_tls_needs_a_known_ca() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response()
+
+    with pytest.raises(HealthUnavailable, match="CA"):
+        await read(answer, scheme="https")
+
+
+def test_addresses_of_both_families_have_a_port() -> None:
+    assert host_port("10.0.0.1") == "10.0.0.1:8800"
+    assert host_port("fd00::1") == "[fd00::1]:8800"
+
+
+async def probe(url: str) -> tuple[str, str]:
+    model = model_api.parse(body("ModelAPI", "gpt", {"baseURL": url}))
+    async with HttpModelProber.session() as session:
+        result = await HttpModelProber(session).probe(model)
+    return str(result.reason), result.message
+
+
+@pytest.mark.parametrize("status", [200, 401, 404, 500, 302])
+async def test_anything_that_answers_http_is_reachable_and_a_redirect_is_not_followed(status: int) -> None:
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=status, headers={"Location": "/elsewhere"})
+
+    async with listening(answer) as address:
+        reason, _ = await probe(f"http://{address}/v1/")
+    assert reason == "Reachable"
+    assert asked == ["/v1/models"]
+
+
+async def test_nothing_that_listens_is_unreachable() -> None:
+    assert (await probe("http://127.0.0.1:1/v1"))[0] == "Unreachable"
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "0.0.0.0"])
+async def test_a_link_local_address_is_never_asked(host: str) -> None:
+    assert (await probe(f"http://{host}/v1"))[0] == "AddressRefused"
+
+
+async def test_a_name_that_leads_to_a_link_local_address_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from aiohttp.resolver import ThreadedResolver
+
+    async def resolve(self: Any, host: str, port: int = 0, family: Any = 0) -> list[Any]:
+        found = {"hostname": host, "host": "169.254.169.254", "port": port, "family": 2, "proto": 0, "flags": 0}
+        return [found]
+
+    monkeypatch.setattr(ThreadedResolver, "resolve", resolve)
+    assert (await probe("http://metadata.example/v1"))[0] == "AddressRefused"
+
+
+class Reader:
+    """Gives what a test says for each address."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, HealthReport] = {}
+
+    async def read(self, target: HealthTarget, address: str) -> HealthReport:
+        if address not in self.answers:
+            raise HealthUnavailable("did not answer in time")
+        return self.answers[address]
+
+
+async def test_polls_are_frequent_while_something_is_not_ready_and_seldom_after() -> None:
+    world, reader = World(), Reader()
+    store = await world.ready_store()
+    monitor = HealthMonitor(world.context, reader, lambda key: ["one", "two"], world.clock.monotonic)
+    assert await monitor.poll(store) == pytest.approx(5, rel=0.11)
+    revision = world.context.ledger.revision(store) or ""
+    reader.answers = {"one": report(revision), "two": report(revision)}
+    assert await monitor.poll(store) == pytest.approx(30, rel=0.11)
+    reader.answers = {"one": report(revision)}
+    assert await monitor.poll(store) == pytest.approx(5, rel=0.11)
+
+
+async def test_a_silent_store_is_silent_since_the_first_failure() -> None:
+    world, reader = World(), Reader()
+    store = await world.ready_store()
+    monitor = HealthMonitor(world.context, reader, lambda key: ["one"], world.clock.monotonic)
+    await monitor.poll(store)
+    since = world.context.health[store].unreachable_since
+    world.clock.seconds += 7
+    await monitor.poll(store)
+    assert world.context.health[store].unreachable_since == since
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("Unknown", "HealthUnreachable")
+
+
+async def test_numbers_reach_the_status_at_most_every_half_minute() -> None:
+    world, reader = World(), Reader()
+    store = await world.ready_store()
+    monitor = HealthMonitor(world.context, reader, lambda key: ["one"], world.clock.monotonic)
+    world.context.health.clear()
+
+    async def facts_after(seconds: float, facts: int) -> int:
+        world.clock.seconds += seconds
+        told = report(world.context.ledger.revision(store) or "")
+        counters = told.counters.model_copy(update={"facts": facts})
+        reader.answers = {"one": told.model_copy(update={"counters": counters})}
+        await monitor.poll(store)
+        await world.settle()
+        return int(world.get(kinds.MEMORY_STORE, "notes")["status"]["facts"])
+
+    assert await facts_after(0, 1) == 1
+    assert await facts_after(10, 2) == 1
+    assert await facts_after(10, 3) == 1
+    assert await facts_after(15, 4) == 4
+
+
+async def test_a_store_that_is_gone_is_polled_no_more() -> None:
+    world = World()
+    monitor = HealthMonitor(world.context, Reader(), lambda key: ["one"], world.clock.monotonic)
+    assert await monitor.poll(STORE) is None
+
+
+def test_a_replica_that_is_behind_still_holds_the_rows_it_had() -> None:
+    ledger = Ledger()
+    ledger.record(STORE, {"a": "1"})
+    old = ledger.revision(STORE) or ""
+    ledger.record(STORE, {"a": "1", "b": "1"})
+    new = ledger.revision(STORE) or ""
+    assert ledger.holds(STORE, "a", "1", [old, new]) is True
+    assert ledger.holds(STORE, "b", "1", [old, new]) is False
+    assert ledger.holds(STORE, "b", "1", [new]) is True
+    assert ledger.holds(STORE, "b", "2", [new]) is False, "the row has changed since"
+    assert ledger.holds(STORE, "a", "1", []) is None
+    assert ledger.holds(STORE, "a", "1", ["unknown"]) is False
+
+
+async def test_the_operators_own_probes_and_metrics() -> None:
+    clock = Clock()
+    vitals = Vitals(clock.monotonic, Metrics(), resync_limit_seconds=900)
+    async with serving(vitals, "127.0.0.1", 0) as port, aiohttp.ClientSession() as session:
+
+        async def status(path: str) -> int:
+            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status
+
+        assert (await status("/livez"), await status("/readyz"), await status("/metrics")) == (200, 200, 200)
+        vitals.is_standby = False
+        assert await status("/readyz") == 503
+        vitals.has_synced, vitals.resynced_at = True, 0
+        assert await status("/readyz") == 200
+        clock.seconds = 901
+        assert await status("/livez") == 503
+
+
+def test_an_event_loop_that_stands_still_is_noticed() -> None:
+    clock = Clock()
+    vitals = Vitals(clock.monotonic, Metrics())
+    for _ in range(4):
+        vitals.tick()
+        clock.seconds += 10
+    assert vitals.sickness()
+    vitals.tick()
+    clock.seconds += 1
+    vitals.tick()
+    assert not vitals.sickness()
+
+
+def test_settings_come_from_variables_and_wrong_ones_are_named() -> None:
+    given = {
+        "MEMPLANE_OPERATOR_WATCH_NAMESPACES": "b, a",
+        "MEMPLANE_OPERATOR_WORKERS": "3",
+        "MEMPLANE_OPERATOR_NETWORK_POLICIES": "false",
+        "MEMPLANE_OPERATOR_POD_LABELS": "app=x",
+        "HOME": "/",
+    }
+    settings = from_environment(given)
+    assert settings.watch_namespaces == ("a", "b")
+    assert (settings.workers, settings.network_policies, settings.pod_labels) == (3, False, {"app": "x"})
+    for name, value in (("WORKERS", "many"), ("NETWORK_POLICIES", "maybe"), ("TYPO", "1"), ("POD_LABELS", "x")):
+        with pytest.raises(InvalidSettings, match=f"MEMPLANE_OPERATOR_{name}"):
+            from_environment({f"MEMPLANE_OPERATOR_{name}": value})
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(404, NotFound), (409, Conflict), (410, Conflict), (403, Forbidden), (401, Forbidden), (422, Invalid), (400, Invalid),
+     (405, Refused), (500, ClusterUnavailable), (503, ClusterUnavailable)],
+)  # fmt: skip
+def test_the_api_servers_answers_become_our_errors(status: int, expected: type[Exception]) -> None:
+    error = ApiException(status=status, reason="why")
+    error.body = json.dumps({"message": "a sentence"})
+    assert type(translated(error)) is expected
+    assert str(translated(error)) == "a sentence"
+
+
+def test_a_429_says_when_to_come_back() -> None:
+    error = ApiException(status=429, reason="slow down")
+    error.headers = {"Retry-After": "7"}
+    found = translated(error)
+    assert isinstance(found, Throttled)
+    assert found.after_seconds == 7
+
+
+def test_logs_are_json_with_the_fields_of_the_record() -> None:
+    record = logging.getLogger("x").makeRecord("x", logging.INFO, "f", 1, "object applied", (), None)
+    record.child = "notes-memory"
+    line = json.loads(logs.JsonFormatter().format(record))
+    assert line["message"] == "object applied"
+    assert line["child"] == "notes-memory"
+    assert line["level"] == "info"
+
+
+async def test_no_secret_of_a_spec_is_ever_logged(caplog: pytest.LogCaptureFixture) -> None:
+    canary = "s3cr3t-canary"
+    caplog.set_level(logging.DEBUG)
+    world = World()
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": f"https://user:{canary}@host/v1"})
+    world.store(engine=canary)
+    world.agent(scope=canary)
+    await world.settle(5)
+    assert canary not in "".join(str(record.__dict__) for record in caplog.records)
+    for name, kind in (("gpt", kinds.MODEL_API), ("notes", kinds.MEMORY_STORE), ("helper", kinds.AGENT_MEMORY)):
+        assert canary not in json.dumps(world.get(kind, name)["status"])
+
+
+async def test_a_certificate_authority_is_read_again_only_after_a_minute() -> None:
+    world = World()
+    world.cluster.make(kinds.CONFIG_MAP, {"metadata": {"name": "ca", "namespace": "a"}, "data": {"ca.crt": "ONE"}})
+    await world.ready_store(tls={"secretRef": {"name": "tls"}, "caConfigMapRef": {"name": "ca"}})
+    reads = 0
+
+    def count() -> None:
+        nonlocal reads
+        reads += 1
+
+    world.cluster.before_read = count
+    await world.settle(timedelta(minutes=10).total_seconds())
+    assert reads <= 11
