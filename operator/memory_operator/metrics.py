@@ -37,7 +37,7 @@ class Metrics:
         self.writes = Counter("memplane_operator_writes_total", "Objects written.", ["kind", "verb"], registry=registry)
         self.drift = Counter(
             "memplane_operator_drift_corrections_total",
-            "Objects put back after somebody else changed or deleted them.",
+            "Objects put back after somebody else changed them.",
             ["kind"],
             registry=registry,
         )
@@ -50,12 +50,6 @@ class Metrics:
         )
         self.health_reads = Counter(
             "memplane_operator_health_reads_total", "Health reports asked for.", ["result"], registry=registry
-        )
-        self.objects = Gauge(
-            "memplane_operator_objects",
-            "Objects by kind and condition.",
-            ["kind", "condition", "status"],
-            registry=registry,
         )
         self.is_leader = Gauge("memplane_operator_leader", "1 while this process leads.", registry=registry)
         self.loop_lag_seconds = Gauge(

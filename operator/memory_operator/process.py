@@ -30,6 +30,7 @@ from memory_operator.probes import Vitals, keep_ticking, serving
 from memory_operator.queue import WorkQueue
 from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.controller import resync, run_workers
+from memory_operator.reconcile.gauges import ObjectGauges
 from memory_operator.reconcile.monitor import HealthMonitor, ModelMonitor
 from memory_operator.settings import OperatorSettings
 
@@ -69,6 +70,7 @@ class Operator:
         backoff: Backoff[ReconcileKey] = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, random.random)
         queue = WorkQueue(time.monotonic, backoff)
         self.context = Context(settings, cluster, Cache(), queue, utc_now, metrics)
+        metrics.registry.register(ObjectGauges(self.context.cache))
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than until the process is to stop."""

@@ -50,6 +50,16 @@ class Child:
     """On an agent's Deployment."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """What is kept of an EndpointSlice."""
+
+    uid: str
+    version: int
+    owner: ReconcileKey | None
+    addresses: frozenset[str]
+
+
 def version(body: Mapping[str, Any]) -> int:
     """Return an object's resourceVersion; the API server's are comparable numbers."""
     return int(body["metadata"]["resourceVersion"])
@@ -175,7 +185,7 @@ class Cache:
         self._own: dict[str, dict[ObjectKey, JsonObject]] = {kind.name: {} for kind in kinds.OWN}
         self._children: dict[str, dict[ObjectKey, Child]] = defaultdict(dict)
         self._by_owner: dict[ReconcileKey, dict[ChildKey, Child]] = defaultdict(dict)
-        self._slices: dict[ObjectKey, tuple[int, ReconcileKey | None, frozenset[str]]] = {}
+        self._slices: dict[ObjectKey, _Slice] = {}
         self._slices_of: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._namespaces: dict[str, tuple[int, dict[str, str]]] = {}
         self._agents_of_store: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
@@ -228,7 +238,7 @@ class Cache:
         """Return the addresses of a store's pods, of those that are not ready too."""
         found: set[str] = set()
         for item in self._slices_of.get(store, ()):
-            found |= self._slices[item][2]
+            found |= self._slices[item].addresses
         return tuple(sorted(found))
 
     # --- writing ---------------------------------------------------------------------------------------------------
@@ -265,9 +275,10 @@ class Cache:
     def accept(self, kind: Kind, body: Mapping[str, Any], desired_digest: str) -> None:
         """Take the answer to an apply: this desired digest is what the server made of the object."""
         child = child_of(body, kind)
-        accepted = replace(child, observed=replace(child.observed, accepted_digest=desired_digest))
+        observed = replace(child.observed, accepted_digest=desired_digest, applied_digest=desired_digest)
+        accepted = replace(child, observed=observed)
         old = self._children[kind.name].get(child.key)
-        if old is None or old.uid != child.uid or old.version <= child.version:
+        if old is None or old.version <= child.version:
             self._keep_child(accepted)
 
     def missing(self, kind: Kind, listed: Iterable[Mapping[str, Any]], at: int) -> list[tuple[ObjectKey, str]]:
@@ -282,14 +293,16 @@ class Cache:
     def _known(self, kind: Kind) -> list[tuple[ObjectKey, str, int]]:
         if kind in kinds.OWN:
             return [(key, body["metadata"]["uid"], version(body)) for key, body in self._own[kind.name].items()]
-        if kind in (kinds.ENDPOINT_SLICE, kinds.NAMESPACE):
+        if kind == kinds.ENDPOINT_SLICE:
+            return [(key, item.uid, item.version) for key, item in self._slices.items()]
+        if kind == kinds.NAMESPACE:
             return []
         return [(child.key, child.uid, child.version) for child in self._children[kind.name].values()]
 
     def _put_own(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
         key = key_of(body)
         old = self._own[kind.name].get(key)
-        if old is not None and old["metadata"]["uid"] == body["metadata"]["uid"] and version(old) >= version(body):
+        if old is not None and version(old) >= version(body):
             return set()
         kept = _stripped(body)
         self._own[kind.name][key] = kept
@@ -347,23 +360,23 @@ class Cache:
     def _put_slice(self, body: Mapping[str, Any]) -> set[ReconcileKey]:
         key = key_of(body)
         old = self._slices.get(key)
-        if old is not None and old[0] >= version(body):
+        if old is not None and old.version >= version(body):
             return set()
         store = (body["metadata"].get("labels") or {}).get(names.STORE_LABEL)
         owner = ReconcileKey(names.MEMORY_STORE, ObjectKey(key.namespace, store)) if store else None
-        addresses = _addresses(body)
-        self._slices[key] = (version(body), owner, addresses)
+        self._remove_slice(key)
+        self._slices[key] = _Slice(body["metadata"]["uid"], version(body), owner, _addresses(body))
         if owner is None:
             return set()
         self._slices_of[owner.object].add(key)
-        return {owner} if old is None or old[2] != addresses else set()
+        return {owner} if old is None or old.addresses != self._slices[key].addresses else set()
 
     def _remove_slice(self, key: ObjectKey) -> set[ReconcileKey]:
         old = self._slices.pop(key, None)
-        if old is None or old[1] is None:
+        if old is None or old.owner is None:
             return set()
-        self._slices_of[old[1].object].discard(key)
-        return {old[1]}
+        self._slices_of[old.owner.object].discard(key)
+        return {old.owner}
 
     def _put_namespace(self, body: Mapping[str, Any]) -> set[ReconcileKey]:
         name, labels = body["metadata"]["name"], dict(body["metadata"].get("labels") or {})
@@ -382,11 +395,14 @@ class Cache:
     def _put_child(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
         key = key_of(body)
         old = self._children[kind.name].get(key)
-        if old is not None and old.uid == body["metadata"]["uid"] and old.version >= version(body):
+        if old is not None and old.version >= version(body):
             return set()
         child = child_of(body, kind)
-        if old is not None and old.uid == child.uid and old.observed.digest == child.observed.digest:
-            child = replace(child, observed=replace(child.observed, accepted_digest=old.observed.accepted_digest))
+        if old is not None and old.uid == child.uid:
+            before, observed = old.observed, replace(child.observed, applied_digest=old.observed.applied_digest)
+            if before.digest == observed.digest:
+                observed = replace(observed, accepted_digest=before.accepted_digest)
+            child = replace(child, observed=observed)
         self._keep_child(child)
         is_same = old is not None and replace(old, version=child.version) == child
         found = set() if is_same else self._interested(child)

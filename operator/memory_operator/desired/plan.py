@@ -25,6 +25,8 @@ class Observed:
     controller_uid: str | None
     accepted_digest: str | None = None
     """A desired digest that the server is known to have turned into `digest`."""
+    applied_digest: str | None = None
+    """What this process applied last, whatever has become of it."""
 
 
 @dataclass(frozen=True)

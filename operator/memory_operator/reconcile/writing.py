@@ -86,6 +86,8 @@ async def sync_children(
                 if live is not None and not _is_ours(owner, live):
                     problems.append(_name_conflict(key))
                     continue
+            elif observed[key].applied_digest == desired_digest(manifest):
+                context.metrics.drift.labels(key[0]).inc()
             await apply(context, manifest)
         except Refused as error:
             logger.warning("object refused", extra={"kind": key[0], "object": str(owner.key), "child": key[1]})

@@ -274,9 +274,19 @@ def test_settings_come_from_variables_and_wrong_ones_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [(404, NotFound), (409, Conflict), (410, Conflict), (403, Forbidden), (401, Forbidden), (422, Invalid), (400, Invalid),
-     (405, Refused), (500, ClusterUnavailable), (503, ClusterUnavailable)],
-)  # fmt: skip
+    [
+        (404, NotFound),
+        (409, Conflict),
+        (410, Conflict),
+        (401, Forbidden),
+        (403, Forbidden),
+        (400, Invalid),
+        (422, Invalid),
+        (405, Refused),
+        (500, ClusterUnavailable),
+        (503, ClusterUnavailable),
+    ],
+)
 def test_the_api_servers_answers_become_our_errors(status: int, expected: type[Exception]) -> None:
     error = ApiException(status=status, reason="why")
     error.body = json.dumps({"message": "a sentence"})

@@ -411,3 +411,26 @@ async def test_no_finalizer_and_no_annotation_is_left_on_our_objects(world: Worl
         meta = world.get(kind, name)["metadata"]
         assert "finalizers" not in meta
         assert "annotations" not in meta
+
+
+async def test_a_drift_that_was_put_back_is_counted(world: World) -> None:
+    await world.ready_store()
+    key = ObjectKey("a", "notes-memory")
+    world.cluster.edit(kinds.SERVICE, key, lambda live: live["spec"].update(type="NodePort"))
+    await world.settle()
+    assert world.context.metrics.drift.labels("Service")._value.get() == 1
+
+
+async def test_addresses_of_a_slice_that_vanished_unseen_are_forgotten_by_a_resync(world: World) -> None:
+    from memory_operator.reconcile.controller import resync
+
+    store = await world.ready_store()
+    labels = {names.STORE_LABEL: "notes"}
+    slices = {"metadata": {"name": "s", "namespace": "a", "labels": labels}, "endpoints": [{"addresses": ["10.0.0.1"]}]}
+    world.cluster.make(kinds.ENDPOINT_SLICE, slices)
+    await world.settle()
+    assert world.context.cache.addresses(store) == ("10.0.0.1",)
+    world.filter = lambda kind, event, body: False
+    world.cluster.remove(kinds.ENDPOINT_SLICE, "a", "s")
+    await resync(world.context)
+    assert world.context.cache.addresses(store) == ()
