@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -17,6 +18,7 @@ from .control_plane import API_SERVER, ControlPlane
 from .errors import ProgramFailed
 from .kubectl import Kubectl, Manifest, helm
 from .processes import Processes, end
+from .progress import step
 from .tiers import Tier
 
 T = TypeVar("T")
@@ -243,10 +245,19 @@ class LocalCluster(Cluster):
 
     def load(self, image: images.Image) -> str:
         """Make an image available on every real node and return its name; pods say imagePullPolicy Never."""
-        for node in self.nodes:
-            if image.reference not in nodes.images(self.run, node):
-                nodes.import_image(self.run, node, image.archive)
+        with ThreadPoolExecutor() as at_once:
+            list(at_once.map(lambda node: self._load(node, image), self.nodes))
         return image.reference
+
+    def _load(self, node: str, image: images.Image) -> None:
+        there = nodes.images(self.run, node)
+        if image.reference in there:
+            return
+        with step(f"loading {image.reference} into {node}"):
+            nodes.import_image(self.run, node, image)
+        for old in there:
+            if images.is_forgotten(old):
+                nodes.forget_image(self.run, node, old)
 
     def take_down(self) -> None:
         """End everything. Safe to repeat."""

@@ -31,7 +31,9 @@ def install(control_plane: ControlPlane) -> None:
 
 def until_ready(control_plane: ControlPlane) -> None:
     """Wait until DNS answers on every node."""
-    control_plane.kubectl.in_namespace("kube-system")("rollout", "status", "daemonset/coredns", "--timeout=60s")
+    control_plane.kubectl.in_namespace("kube-system")(
+        "rollout", "status", "daemonset/coredns", "--timeout=120s", timeout_seconds=130
+    )
 
 
 def _objects(address: str) -> list[dict[str, Any]]:

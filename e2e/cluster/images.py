@@ -1,7 +1,7 @@
 """The project's images, built by its own Dockerfiles and without a registry.
 
 The base image is a Debian of a few packages that mmdebstrap unpacks; buildah builds images/*/Dockerfile on it. An
-image's name carries a hash of all that goes into it, and its archive stays in the cache, so that a second run with
+image's name carries a hash of all that goes into it, and what was built stays in the cache, so that a second run with
 the same sources builds nothing.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from . import debian, home
 from .commands import run
+from .layouts import Layout
 from .progress import step
 
 _BASE_PACKAGES = (
@@ -31,15 +32,24 @@ _BASE_PACKAGES = (
 )
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "constraints.txt", "memory_service", "operator")
 _BUILD_LIMIT_SECONDS = 1800
-_KEPT_ARCHIVES = 2  # of each image; one is about half a gigabyte
+_KEPT_BUILDS = 3  # of each image; they share all layers but the last, unless dependencies change
 
 
 @dataclass(frozen=True)
 class Image:
-    """A built image: the name pods say, and the archive nodes load."""
+    """A built image: the name pods say, and where it is saved."""
 
     reference: str
-    archive: Path
+    layout: Layout
+
+    @property
+    def repository(self) -> str:
+        """The name without the tag."""
+        return self.reference.rpartition(":")[0]
+
+    @property
+    def tag(self) -> str:
+        return self.reference.rpartition(":")[2]
 
 
 def service() -> Image:
@@ -57,6 +67,12 @@ def postgres() -> Image:
     return _build("postgres", ("images/postgres",))
 
 
+def is_forgotten(reference: str) -> bool:
+    """Whether an image is an earlier one of ours that the cache no longer has."""
+    name, _, key = reference.removeprefix("localhost/memplane/").partition(":")
+    return reference.startswith("localhost/memplane/") and key not in _layout(name).tags()
+
+
 def _files(names: Sequence[str]) -> Iterator[Path]:
     for name in names:
         path = home.REPOSITORY / name
@@ -72,19 +88,21 @@ def _digest(name: str, sources: Sequence[str]) -> str:
     return digest.hexdigest()[:12]
 
 
+def _layout(name: str) -> Layout:
+    return Layout(home.images() / "built" / name)
+
+
 def _build(name: str, sources: Sequence[str]) -> Image:
     key = _digest(name, sources)
     reference = f"localhost/memplane/{name}:{key}"
-    archives = home.images() / "archives"
-    archive = archives / f"{name}-{key}.tar"
-    if archive.exists():
-        archive.touch()
-        return Image(reference, archive)
+    layout = _layout(name)
+    if key in layout.tags():
+        return Image(reference, layout)
     debian.require_image_packages()
-    archives.mkdir(parents=True, exist_ok=True)
+    layout.folder.mkdir(parents=True, exist_ok=True)
     with _one_builder_at_a_time():
-        base = _base()
         recipe = home.REPOSITORY / "images" / name / "Dockerfile"
+        base = _base()
         with step(f"building {reference}"):
             _buildah(
                 "build",
@@ -100,19 +118,13 @@ def _build(name: str, sources: Sequence[str]) -> Image:
                 str(home.REPOSITORY),
             )
         with step(f"saving {reference}"):
-            unfinished = archives / f"{name}.unfinished"
-            unfinished.unlink(missing_ok=True)
-            _buildah("push", reference, f"docker-archive:{unfinished}:{reference}")
-            unfinished.rename(archive)
-        _forget_old(name)
-    return Image(reference, archive)
-
-
-def _forget_old(name: str) -> None:
-    archives = sorted((home.images() / "archives").glob(f"{name}-*.tar"), key=lambda a: a.stat().st_mtime)
-    for old in archives[:-_KEPT_ARCHIVES]:
-        old.unlink()
-        _buildah("rmi", "--force", f"localhost/memplane/{name}:{old.stem.removeprefix(f'{name}-')}")
+            _buildah("push", "--disable-compression", reference, f"oci:{layout.folder}:{key}")
+        kept = layout.tags()[-_KEPT_BUILDS:]
+        for old in layout.tags():
+            if old not in kept:
+                _buildah("untag", f"localhost/memplane/{name}:{old}")
+        layout.keep(kept)
+    return Image(reference, layout)
 
 
 @contextmanager

@@ -1,6 +1,9 @@
 """Real nodes: each its own containerd and kubelet, all on this machine, in the cluster's network namespace."""
 
+import contextlib
 import json
+import subprocess
+import tempfile
 from functools import partial
 from pathlib import Path
 from string import Template
@@ -10,6 +13,8 @@ from . import archives, home, programs, sysctls
 from .commands import run as run_command
 from .control_plane import ControlPlane
 from .errors import ProgramFailed
+from .image_store import ImageStore
+from .images import Image
 from .keys import Keys
 from .runs import Run
 
@@ -28,7 +33,7 @@ def start(control_plane: ControlPlane, count: int) -> None:
     basic = archives.write_basic_images(run.folder / "basic.tar")
     for number, name in enumerate(names):
         _until_containerd_answers(run, name)
-        import_image(run, name, basic)
+        import_archive(run, name, basic)
         _start_kubelet(run, control_plane.keys, number, name)
     _start_proxy(control_plane)
     for name in names:
@@ -39,14 +44,32 @@ def folder(run: Run, name: str) -> Path:
     return run.folder / name
 
 
-def import_image(run: Run, name: str, archive: Path) -> None:
-    """Load an image archive into a node."""
+def import_archive(run: Run, name: str, archive: Path) -> None:
+    """Load an archive of whole images into a node."""
     run_command([*_ctr(run, name), "images", "import", archive], timeout_seconds=300)
+
+
+def import_image(run: Run, name: str, image: Image) -> None:
+    """Load a built image into a node."""
+    command = [*_ctr(run, name), "images", "import", f"--base-name={image.repository}", "-"]
+    with tempfile.TemporaryFile("w+") as said:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said) as importing:
+            assert importing.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # ctr has ended; what it said is reported below
+                image.layout.write(image.tag, importing.stdin)
+        if importing.returncode != 0:
+            said.seek(0)
+            raise ProgramFailed(" ".join(command), said.read(), importing.returncode)
 
 
 def images(run: Run, name: str) -> list[str]:
     """The names of the images on a node."""
     return run_command([*_ctr(run, name), "images", "list", "-q"]).split()
+
+
+def forget_image(run: Run, name: str, reference: str) -> None:
+    """Remove an image from a node."""
+    run_command([*_ctr(run, name), "images", "rm", reference])
 
 
 def _ctr(run: Run, name: str) -> list[str]:
@@ -65,7 +88,8 @@ def _start_containerd(run: Run, number: int, name: str) -> None:
     (here / "cni").mkdir(parents=True)
     (here / "cni" / "10-pods.conflist").write_text(json.dumps(_pod_network(run, number, here)))
     settings = Template((home.SOURCES / "containerd.toml").read_text())
-    (here / "containerd.toml").write_text(settings.substitute(node=here, pause=archives.PAUSE))
+    store = ImageStore(run.slot, name)
+    (here / "containerd.toml").write_text(settings.substitute(node=here, pause=archives.PAUSE, images=store.open()))
     run.processes().start(
         f"containerd-{name}",
         [programs.path("containerd"), "--config", here / "containerd.toml"],

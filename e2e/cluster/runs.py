@@ -22,6 +22,7 @@ from . import home, processes, sysctls
 from .cgroups import Groups
 from .commands import run as run_command
 from .errors import ClusterError, ProgramFailed
+from .image_store import ImageStore
 from .network import SLOTS, Addresses, Namespace, in_slot, on_loopback
 from .processes import Processes
 from .progress import say
@@ -241,6 +242,8 @@ def take_down(run: Run) -> None:
         if not run.is_rootless:
             # Containers first, while containerd lives and tidies up behind each of them.
             processes.end(run.groups.pod_pids(run.nodes), grace_seconds=0)
+            for node in run.nodes:
+                ImageStore(run.slot, node).close(run.folder / node / "containerd.sock")
         programs.stop(names, grace_seconds=3)
         if not run.is_rootless:
             _remove_root_owned(run)
