@@ -212,7 +212,7 @@ class FakeCluster:
         changed = {path for path, value in new.items() if path not in old or old[path] != value}
         owners = self._owned[live["metadata"]["uid"]]
         for owner in owners:
-            statuses = {path for path in owners[owner] if path[0] == "f:status"}
+            statuses = {path for path in owners[owner] if path[:1] == ("f:status",)}
             owners[owner] = ((owners[owner] - changed) & set(new)) | statuses
         owners.setdefault((manager, "Update", ""), set()).update(changed)
         if before.get("spec") != live.get("spec") and "generation" in live["metadata"]:
