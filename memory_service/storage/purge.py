@@ -237,3 +237,26 @@ def _keep_marks(connection: psycopg.Connection[Any], schema: str, marks: dict[st
         ).format(sql.Identifier(schema, "meta")),
         [json.dumps(marks)],
     )
+
+
+_VECTOR_INDEXES = """
+SELECT c.relname
+FROM pg_catalog.pg_class AS c
+JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_am AS a ON a.oid = c.relam
+WHERE n.nspname = %s AND c.relkind = 'i' AND a.amname = 'hnsw'
+ORDER BY c.relname
+"""
+
+
+async def rebuild_external_index(storage: External) -> None:
+    """Make pgvector's indexes anew, one partition at a time and beside traffic."""
+    schema = storage.schema
+    await storage.outside(lambda connection: _reindex(connection, schema))
+
+
+def _reindex(connection: psycopg.Connection[Any], schema: str) -> None:
+    from psycopg import sql
+
+    for (name,) in connection.execute(_VECTOR_INDEXES, [schema]).fetchall():
+        connection.execute(sql.SQL("REINDEX INDEX CONCURRENTLY {}").format(sql.Identifier(schema, name)))
