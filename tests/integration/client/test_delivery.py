@@ -261,7 +261,8 @@ import asyncio, sys
 from memory_service.client import AgentMemory, Deadlines, MemoryClient
 
 async def main(endpoint, folder):
-    client = MemoryClient(endpoint, outbox=folder, env={}, deadlines=Deadlines(write=60), binding_folder=folder + "-none")
+    options = {"env": {}, "deadlines": Deadlines(write=60), "binding_folder": folder + "-none"}
+    client = MemoryClient(endpoint, outbox=folder, **options)
     memory = AgentMemory(client, "s1")
     print("ready", flush=True)
     await memory.after_run([{"role": "user", "content": text} for text in sys.argv[3:]])
@@ -276,7 +277,8 @@ async def test_a_flush_survives_kill_9_of_the_client_and_arrives_once(
 ) -> None:
     server.faults.append(fault)
     folder = tmp_path / "outbox"
-    flushing = subprocess.Popen([sys.executable, "-c", FLUSH, server.url, os.fspath(folder), "one", "two"])
+    command = [sys.executable, "-c", FLUSH, server.url, os.fspath(folder), "one", "two"]
+    flushing = await asyncio.to_thread(subprocess.Popen, command)
     await asyncio.to_thread(server.wait_until, lambda s: len(s.requests) == 1, 60)
     flushing.send_signal(signal.SIGKILL)
     await asyncio.to_thread(flushing.wait)
