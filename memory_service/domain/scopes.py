@@ -87,7 +87,13 @@ def session_owner(caller: Caller, session_id: str, workspace: str | None = None)
 
 
 def fact_owner(session: Owner, scope: Scope) -> Owner:
-    """Return the owner of facts from a session's turns, for work that runs after the call (`scope` as it was then)."""
+    """Return the owner of facts from a session's turns, for work that runs after the call (`scope` as it was then).
+
+    Raises:
+        ScopeUnresolved: `user` for a session without a principal, which no write leaves behind.
+    """
+    if scope is Scope.USER and not session.principal:
+        raise _unresolved(SkipReason.PRINCIPAL_MISSING)
     match scope:
         case Scope.PRIVATE:
             return Owner(scope, session.agent, session.principal, workspace=session.workspace)
