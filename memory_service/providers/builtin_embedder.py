@@ -23,7 +23,7 @@ from memory_service.contract.health import Reason
 from memory_service.errors import ModelUnavailable
 from memory_service.ports.models import Clock
 from memory_service.ports.records import Vector
-from memory_service.providers.averaging import unit_mean
+from memory_service.providers.averaging import MAX_CHUNKS, evenly, unit_mean
 from memory_service.providers.health import ProviderState, StateRecorder
 from memory_service.providers.query_cache import QueryCache
 
@@ -36,13 +36,11 @@ DIMENSION = 384
 
 CHUNK_TOKENS = 254
 """Word pieces of one chunk; with the two border tokens 256, the length that the model was trained on."""
-MAX_CHUNKS = 32
-"""Chunks of one text. A longer text is sampled evenly: the mean of more chunks says little, and each costs 0.1 s."""
 CHARS_PER_CHUNK = CHUNK_TOKENS * 4
 """About what a chunk covers in English; only used to sample a text that is far too long before tokenizing it."""
 BATCH_TOKENS = 2_048
 """Tokens of one run, padding included: bounds memory, and how long a cancelled call still computes."""
-TEXTS_PER_STEP = 16
+TEXTS_PER_STEP = 8
 """Texts handed to the thread at once, so that two callers take turns."""
 
 _CLS, _SEP = 101, 102
@@ -154,8 +152,12 @@ class BuiltinEmbedder:
             await asyncio.to_thread(thread.shutdown, cancel_futures=True)
 
     async def _run(self, thread: ThreadPoolExecutor, texts: Sequence[str]) -> list[Vector]:
+        stop = threading.Event()
         try:
-            vectors = await asyncio.get_running_loop().run_in_executor(thread, self._runner.embed, list(texts))
+            vectors = await asyncio.get_running_loop().run_in_executor(thread, self._runner.embed, list(texts), stop)
+        except asyncio.CancelledError:
+            stop.set()
+            raise
         except ModelUnavailable as error:
             raise self._failed(error) from error.__cause__
         self._recorder.succeeded()
@@ -173,7 +175,7 @@ class _Runner:
         self._lock = threading.Lock()
         self._loaded: tuple[Tokenizer, InferenceSession] | None = None
 
-    def embed(self, texts: Sequence[str]) -> list[Vector]:
+    def embed(self, texts: Sequence[str], stop: threading.Event) -> list[Vector]:
         tokenizer, session = self._load()
         chunks: list[list[int]] = []
         spans: list[range] = []
@@ -183,6 +185,8 @@ class _Runner:
             spans.append(range(first, len(chunks)))
         pooled = np.empty((len(chunks), DIMENSION), dtype=np.float32)
         for batch in _batches([len(chunk) for chunk in chunks]):
+            if stop.is_set():
+                return []  # Nobody waits for it.
             pooled[batch] = _pool(session, [chunks[index] for index in batch])
         return [_mean(pooled, chunks, span) for span in spans]
 
@@ -220,8 +224,8 @@ def _chunks(tokenizer: Tokenizer, text: str) -> list[list[int]]:
     for part in _sampled(text.encode("utf-8", "replace").decode("utf-8")):
         pieces += tokenizer.encode(part, add_special_tokens=False).ids
     starts = range(0, max(1, len(pieces)), CHUNK_TOKENS)
-    chosen = starts if len(starts) <= MAX_CHUNKS else [starts[i] for i in _evenly(len(starts), MAX_CHUNKS)]
-    return [[_CLS, *pieces[start : start + CHUNK_TOKENS], _SEP] for start in chosen]
+    chosen = evenly(len(starts), MAX_CHUNKS)
+    return [[_CLS, *pieces[starts[place] : starts[place] + CHUNK_TOKENS], _SEP] for place in chosen]
 
 
 def _sampled(text: str) -> list[str]:
@@ -230,11 +234,8 @@ def _sampled(text: str) -> list[str]:
     if len(text) <= limit:
         return [text]
     starts = range(0, len(text), CHARS_PER_CHUNK)
-    return [text[starts[i] : starts[i] + CHARS_PER_CHUNK] for i in _evenly(len(starts), MAX_CHUNKS * 4)]
-
-
-def _evenly(count: int, wanted: int) -> list[int]:
-    return [round(i * (count - 1) / (wanted - 1)) for i in range(wanted)]
+    chosen = evenly(len(starts), MAX_CHUNKS * 4)
+    return [text[starts[place] : starts[place] + CHARS_PER_CHUNK] for place in chosen]
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
