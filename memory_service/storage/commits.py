@@ -98,10 +98,7 @@ class Attempt(Generic[T]):
                 ).fetchone()
             except psycopg.errors.DataError:
                 found = None  # the number lies in the future: it was lost in a crash
-            token = connection.execute(
-                f"SELECT 1 FROM {commits_table} WHERE token = %s",  # type: ignore[arg-type]
-                (self._token,),
-            ).fetchone()
+            token = connection.execute(f"SELECT 1 FROM {commits_table} WHERE token = %s", (self._token,)).fetchone()
         if token is not None:
             return True
         return None if found == ("in progress",) else False

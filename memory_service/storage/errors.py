@@ -45,6 +45,8 @@ def aborts_group(error: sqlite3.Error) -> bool:
     return sqlite_name(error) in _SQLITE_ABORTS_ALL
 
 
-def unavailable(detail: str, *, reason: Reason = Reason.STORAGE_UNREACHABLE, retry_after: float = 1) -> StorageUnavailable:
+def unavailable(
+    detail: str, *, reason: Reason = Reason.STORAGE_UNREACHABLE, retry_after: float = 1
+) -> StorageUnavailable:
     """Return an outage of storage in which nothing was stored."""
     return StorageUnavailable(detail, reason=reason, retry_after=retry_after)

@@ -31,8 +31,9 @@ from memory_service.storage.connections import Connection, Connections
 from memory_service.storage.postgres_errors import from_postgres, is_lost, may_run_again
 from memory_service.storage.postgres_link import PostgresLink, register_vectors
 from memory_service.storage.postgres_tables import PostgresTables, vectors_schema
+from memory_service.storage.search import SearchIndex
 from memory_service.storage.statements import Statements
-from memory_service.storage.transaction import RowTransaction, Searches
+from memory_service.storage.transaction import RowTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class ExternalStorage:
     """The port's Storage over one schema of a Postgres database. `migrate` opens it."""
 
     def __init__(
-        self, config: StorageConfig, *, identity: migration.Identity, clock: Clock, searches: Searches
+        self, config: StorageConfig, *, identity: migration.Identity, clock: Clock, searches: SearchIndex
     ) -> None:
         self.schema = config.schema_name
         self.searches = searches

@@ -28,9 +28,10 @@ from memory_service.ports.storage import Transaction
 from memory_service.storage import counting, errors, migration
 from memory_service.storage.folder import FolderLock
 from memory_service.storage.local_tables import SqliteTables
+from memory_service.storage.search import SearchIndex
 from memory_service.storage.sqlite_link import SqliteLink, connect
 from memory_service.storage.statements import Statements
-from memory_service.storage.transaction import RowTransaction, Searches
+from memory_service.storage.transaction import RowTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ T = TypeVar("T")
 DATABASE = "memplane.sqlite3"
 _READERS = 4
 _GROUP_SECONDS = 0.02
-"""A group takes no further write after this long, so that the first one waits at most this much longer for its answer."""
+"""A group takes no further write after this long, so that its first one does not wait much longer for its answer."""
 _HEALTH_SECONDS = 2.0
 
 
@@ -66,7 +67,7 @@ class LocalStorage:
         *,
         identity: migration.Identity,
         clock: Clock,
-        searches: Searches,
+        searches: SearchIndex,
         lock_wait_seconds: float = 0,
     ) -> None:
         self.folder = folder
@@ -292,7 +293,7 @@ class LocalStorage:
             if self._erases:
                 self._erases = False
                 self.searches.clear()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - told to everybody in the group; the thread goes on
             self._fail_group(connection, group, following, error)
             return (None if isinstance(following, _Write) else following), ends
         for write, result, failure in group:
@@ -335,7 +336,9 @@ class LocalStorage:
         if isinstance(error, sqlite3.Error):
             told = errors.from_sqlite(error, str(self.folder))
             told.__cause__ = error
-            logger.warning("a group of writes was rolled back", extra={"writes": len(group), "error": type(told).__name__})
+            logger.warning(
+                "a group of writes was rolled back", extra={"writes": len(group), "error": type(told).__name__}
+            )
         futures = [write.future for write, _, _ in group]
         if isinstance(following, _Write) and following.future not in futures:
             following.future.set_running_or_notify_cancel()
@@ -353,7 +356,7 @@ class LocalStorage:
             told = errors.from_sqlite(error, str(self.folder))
             told.__cause__ = error
             outside.future.set_exception(told)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - told to whoever asked; the thread goes on
             outside.future.set_exception(error)
         else:
             outside.future.set_result(result)

@@ -32,7 +32,8 @@ class SqliteTables:
         """Return the store's meta."""
         self._connection.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
         self._connection.execute(
-            "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT NOT NULL, sha256 TEXT NOT NULL)"
+            "CREATE TABLE IF NOT EXISTS migrations"
+            " (number INTEGER PRIMARY KEY, name TEXT NOT NULL, sha256 TEXT NOT NULL)"
         )
         return dict(self._connection.execute("SELECT key, value FROM meta").fetchall())
 

@@ -80,7 +80,7 @@ class PostgresTables:
             )
 
     def _named(self, text: str) -> sql.Composed:
-        return sql.SQL(text).format(schema=sql.Identifier(self._schema))  # type: ignore[arg-type]
+        return sql.SQL(text).format(schema=sql.Identifier(self._schema))
 
     def _make_extension(self) -> None:
         try:

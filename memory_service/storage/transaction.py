@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
 
 from memory_service.ports.storage import (
     Digests,
@@ -21,7 +20,7 @@ from memory_service.ports.storage import (
 from memory_service.storage import encoding
 from memory_service.storage.rows.digests import DigestRows
 from memory_service.storage.rows.erasing import Eraser
-from memory_service.storage.rows.facts import FactRows, Nearest
+from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.idempotency import Answers
 from memory_service.storage.rows.jobs import JobQueue
 from memory_service.storage.rows.moving import Mover
@@ -29,30 +28,14 @@ from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.receipts import ReceiptRows
 from memory_service.storage.rows.sessions import SessionRows
 from memory_service.storage.rows.turns import TurnRows
+from memory_service.storage.search import SearchIndex
 from memory_service.storage.statements import Link
-
-
-class StoreSearch(Search, Nearest, Protocol):
-    """The port's Search and the vector part that facts lean on."""
-
-
-class Searches(Protocol):
-    """The search of one store: made once, so that it may keep what it has read between transactions."""
-
-    def over(self, link: Link, *, committed: bool = False) -> StoreSearch:
-        """Return the search of one transaction; `committed` says that it writes nothing."""
-
-    def clear(self) -> None:
-        """Forget everything that was kept."""
-
-    def close(self) -> None:
-        """Close what it has open."""
 
 
 class RowTransaction:
     """A Transaction of the port. The nouns share one Link and lean on `owners` for keys and locks."""
 
-    def __init__(self, link: Link, searches: Searches, *, writes: bool) -> None:
+    def __init__(self, link: Link, searches: SearchIndex, *, writes: bool) -> None:
         self.link = link
         search = searches.over(link, committed=not writes)
         self.search: Search = search

@@ -152,7 +152,9 @@ def _covered_owners(erasure: Erasure) -> tuple[str, dict[str, str]]:
             where = "agent = :agent AND principal = :principal AND session = :session AND session <> ''"
             return where, {"agent": agent, "principal": principal, "session": session}
         case PairErasure(agent, principal):
-            where = "agent = :agent AND principal = :principal AND (scope <> 'session' OR session <> '') AND agent <> ''"
+            where = (
+                "agent = :agent AND principal = :principal AND agent <> '' AND (scope <> 'session' OR session <> '')"
+            )
             return where, {"agent": agent, "principal": principal}
         case PrincipalErasure(principal):
             return "principal = :principal AND principal <> ''", {"principal": principal}

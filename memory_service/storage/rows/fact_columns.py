@@ -74,7 +74,8 @@ def place(source: FactSource) -> tuple[str, str, str, str]:
 
 def source(columns: Row) -> FactSource:
     """Return the source in agent, principal, session, workspace, seqs."""
-    return FactSource(*columns[:4], seqs=tuple(json.loads(columns[4])))
+    agent, principal, session, workspace, seqs = columns
+    return FactSource(agent, principal, session, workspace, tuple(json.loads(seqs)))
 
 
 def changed(change: FactChange) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class FactRows:
                 raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
             raise
         self.write_source(owner_id, row_id, draft.source)
-        self._note(owner_id, row_id, "added", draft.text, actor, now, draft.source)
+        self._note((owner_id, row_id), "added", draft.text, actor=actor, now=now, source=draft.source)
         self._owners.revise([owner_id])
         return self._required(fact_id)
 
@@ -144,7 +144,7 @@ class FactRows:
             )
             self.write_source(owner_id, known.row_id, change.source)
         fact = self._required(fact_id)
-        self._note(owner_id, fact.row_id, event, fact.text, actor, now, change.source)
+        self._note((owner_id, fact.row_id), event, fact.text, actor=actor, now=now, source=change.source)
         self._owners.revise([owner_id])
         return fact
 
@@ -333,9 +333,17 @@ class FactRows:
         self._owners.revise(row[0] for row in rows)
 
     def _note(
-        self, owner_id: int, row_id: int, event: str, text: str, actor: str, now: datetime, source: FactSource | None
+        self,
+        place: tuple[int, int],
+        event: str,
+        text: str,
+        *,
+        actor: str,
+        now: datetime,
+        source: FactSource | None,
     ) -> None:
         """Write a line of history with the source of its text: the given one, else that of the line before."""
+        owner_id, row_id = place
         if source is None:
             before = self._link.row(
                 "SELECT agent, principal, session FROM @fact_history"

@@ -151,9 +151,7 @@ class JobQueue:
             where.append("(j.created_at < :before OR (j.created_at = :before AND j.id < :before_id))")
             parameters |= {"before": micros(before[0]), "before_id": before[1]}
         conditions = " WHERE " + " AND ".join(where) if where else ""
-        found = self._link.rows(
-            f"{_SELECT}{conditions} ORDER BY j.created_at DESC, j.id DESC LIMIT :limit", parameters
-        )
+        found = self._link.rows(f"{_SELECT}{conditions} ORDER BY j.created_at DESC, j.id DESC LIMIT :limit", parameters)
         return [_job_row(row) for row in found]
 
     def is_running(self, kind: JobKind, session_id: int, now: datetime) -> bool:

@@ -194,7 +194,8 @@ def fact_owner(line: Mapping[str, Any]) -> Owner:
 
 def fact_source(line: Mapping[str, Any]) -> FactSource:
     """Return one source of a fact's line."""
-    return FactSource(*(_text(line, key) for key in _SESSION_KEYS), seqs=tuple(int(seq) for seq in line["seqs"]))
+    agent, principal, session, workspace = (_text(line, key) for key in _SESSION_KEYS)
+    return FactSource(agent, principal, session, workspace, tuple(int(seq) for seq in line["seqs"]))
 
 
 def turn_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class TurnRows:
         )
         if not doomed:
             return 0
-        folded = dict(
+        folded: dict[int, int] = dict(
             self._link.rows(
                 f"SELECT id, folded_seq FROM @sessions WHERE id IN [:ids] ORDER BY id {LOCK}",
                 {"ids": sorted({row[1] for row in doomed})},
