@@ -67,12 +67,13 @@ def shortened(turns: Sequence[SaidTurn], counter: TokenCounter) -> tuple[SaidTur
 
 
 def _pieces(turn: SaidTurn, room: int, counter: TokenCounter) -> list[SaidTurn]:
-    if counter.count(quoted(turn.text)) <= room:
+    longest = room * LONGEST_TOKEN_CHARS
+    if len(turn.text) <= longest and counter.count(quoted(turn.text)) <= room:
         return [turn]
     pieces: list[SaidTurn] = []
     at = 0
     while at < len(turn.text):
-        window = turn.text[at : at + (room + 1) * LONGEST_TOKEN_CHARS]
+        window = turn.text[at : at + longest + 1]
         piece = counter.cut(window, room) or window[:1]
         while len(piece) > 1 and counter.count(quoted(piece)) > room:  # Quotes may be longer than what they quote.
             piece = piece[: len(piece) * 3 // 4]

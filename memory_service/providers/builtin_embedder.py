@@ -55,17 +55,20 @@ class _BundledFile:
     path: str
     sha256: str
 
-    def read(self) -> bytes:
+    def verified(self) -> Path:
+        """Return where the file is, after checking that it is the expected one."""
         spec = importlib.util.find_spec(self.package)
         if spec is None or not spec.submodule_search_locations:
             raise _unavailable(f"the package {self.distribution} is not installed; install memplane[service]")
+        path = Path(next(iter(spec.submodule_search_locations))) / self.path
         try:
-            content = (Path(next(iter(spec.submodule_search_locations))) / self.path).read_bytes()
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise _unavailable(f"{self.path} of {self.distribution} cannot be read: {error.strerror}") from error
-        if hashlib.sha256(content).hexdigest() != self.sha256:
+        if digest != self.sha256:
             raise _unavailable(f"{self.path} of {self.distribution} is not the file that vectors were made with")
-        return content
+        return path
 
 
 MODEL_FILE = _BundledFile(
@@ -198,7 +201,7 @@ class _Runner:
 
 
 def _load() -> tuple[Tokenizer, InferenceSession]:
-    model, tokenizer_json = MODEL_FILE.read(), TOKENIZER_FILE.read()
+    model, tokenizer_file = MODEL_FILE.verified(), TOKENIZER_FILE.verified()
     try:
         import onnxruntime
         from tokenizers import Tokenizer
@@ -210,9 +213,11 @@ def _load() -> tuple[Tokenizer, InferenceSession]:
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
+    # Runs differ in length, and an arena would keep the largest: measured 280 MB more for 5 % less time.
+    options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    tokenizer = Tokenizer.from_str(tokenizer_json.decode("utf-8"))
+    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer, session
