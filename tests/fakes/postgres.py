@@ -13,11 +13,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 DSN_VARIABLE = "MEMPLANE_TEST_POSTGRES_DSN"
 
@@ -144,6 +147,32 @@ def shared_server(folder: Path) -> Iterator[str]:
             users.write_text(users.read_text()[1:])
             if not users.read_text():
                 server.stop()
+
+
+def template(folder: Path, dsn: str, name: str, prepare: Callable[[str], None]) -> None:
+    """Make a database once for all processes of a test run; `prepare` fills it and must close its connections."""
+    with _locked(folder), psycopg.connect(dsn, autocommit=True) as admin:
+        if admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone() is None:
+            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            try:
+                prepare(make_conninfo(dsn, dbname=name))
+            except BaseException:
+                admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+                raise
+
+
+@contextmanager
+def fresh_database(dsn: str, *, copy_of: str = "template0") -> Iterator[str]:
+    """Yield the DSN of a new database, a copy of a template that nobody is connected to; it is dropped at the end."""
+    name = f"test_{uuid.uuid4().hex[:16]}"
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        made = "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"
+        admin.execute(sql.SQL(made).format(sql.Identifier(name), sql.Identifier(copy_of)))
+    try:
+        yield make_conninfo(dsn, dbname=name)
+    finally:
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 def terminate_connections(dsn: str) -> int:
