@@ -20,7 +20,7 @@ from memory_service.contract.config import AuthMode, ServiceConfig, StorageType,
 from memory_service.contract.health import Counters, HealthReport, Part, PartHealth, Reason
 from memory_service.contract.sessions import JobState
 from memory_service.engines import open_engine
-from memory_service.errors import Misconfigured, StorageUnavailable, Unavailable
+from memory_service.errors import Misconfigured, ModelUnavailable, StorageUnavailable, Unavailable
 from memory_service.identity.build import make_authenticator
 from memory_service.observability.metrics import PrometheusMeter
 from memory_service.observability.process import NoSteps, SystemClock
@@ -209,6 +209,15 @@ class Runtime:
                 await asyncio.sleep(OPEN_AGAIN_SECONDS)
         logger.info("storage open", extra={"storage": self.config.storage.type.value})
         self.opened.set()
+        if self._engine is not None:
+            await self._engine.warm()
+
+    async def _warm_embedder(self) -> None:
+        """Load the model before anybody waits for it; one that is away now may be there at the first call."""
+        try:
+            await self._embedder.warm()
+        except ModelUnavailable as error:
+            logger.warning("embedding model not ready", extra={"reason": error.reason})
 
     async def _compose(self) -> Services:
         storage_config = self.config.storage
@@ -227,7 +236,7 @@ class Runtime:
             clock=self.clock,
         )
         try:
-            await storage.migrate()
+            await asyncio.gather(storage.migrate(), asyncio.to_thread(self._counter.warm), self._warm_embedder())
         except BaseException:
             await storage.close()
             raise
