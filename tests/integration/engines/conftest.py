@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -20,6 +20,10 @@ class Now:
     def now(self) -> datetime:
         """Return the time."""
         return datetime.now(UTC)
+
+    def shift(self) -> timedelta:
+        """Return no difference to the system's time."""
+        return timedelta(0)
 
 
 class World:
