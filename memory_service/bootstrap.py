@@ -22,6 +22,7 @@ from memory_service.contract.sessions import JobState
 from memory_service.engines import open_engine
 from memory_service.errors import Misconfigured, ModelUnavailable, StorageUnavailable, Unavailable
 from memory_service.identity.build import make_authenticator
+from memory_service.observability.metered import MeteredChat
 from memory_service.observability.metrics import PrometheusMeter
 from memory_service.observability.process import NoSteps, SystemClock
 from memory_service.operations.services import Services
@@ -55,7 +56,9 @@ class Runtime:
         self._chat = open_chat(config.models.chat, self.clock)
         self._embedder = open_embedder(config.models.embedding, self._counter, self.clock)
         self._engine = (
-            open_engine(config, self._chat, self._embedder, self._counter) if self._chat is not None else None
+            open_engine(config, MeteredChat(self._chat, self.meter, "extraction"), self._embedder, self._counter)
+            if self._chat is not None
+            else None
         )
         self._services: Services | None = None
         self._waiting = PartHealth(ok=False, reason=Reason.STARTING, message="starting", since=self.clock.now())
@@ -244,7 +247,7 @@ class Runtime:
             config=self.config,
             storage=storage,
             embedder=self._embedder,
-            chat=self._chat,
+            chat=MeteredChat(self._chat, self.meter, "digest") if self._chat is not None else None,
             engine=self._engine,
             counter=self._counter,
             clock=self.clock,
@@ -301,9 +304,7 @@ async def migrate(config: ServiceConfig) -> None:
     counter = open_counter()
     clock = SystemClock()
     embedder = open_embedder(config.models.embedding, counter, clock)
-    storage = open_storage(
-        config.storage, embedding_model=embedder.model, dimension=embedder.dimension, clock=clock
-    )
+    storage = open_storage(config.storage, embedding_model=embedder.model, dimension=embedder.dimension, clock=clock)
     try:
         await storage.migrate()
     finally:
