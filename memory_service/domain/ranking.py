@@ -76,13 +76,16 @@ class Weights:
 
     k1: float = 0.9
     """BM25: how soon repeats of a word stop counting. Turns are short, so soon."""
-    b: float = 0.4
+    b: float = 0.3
     """BM25: how much a long row is held against it."""
-    neighbours: float = 0.3
-    """Share of the BM25 of the turn before and the turn after."""
-    session: float = 0.3
-    """Share of the BM25 of the whole session, as one document among the sessions."""
-    cosine: float = 0.5
+    neighbours: tuple[float, ...] = (0.4, 0.25)
+    """Share that a turn gets of the BM25 of the turns next to it, and of those one further away: an answer seldom
+    repeats the words of its question."""
+    session: float = 0.8
+    """Share that a turn gets of the BM25 of its whole session, as one document among the sessions."""
+    session_b: float = 0.75
+    """The `b` of that: sessions differ more in length than turns do."""
+    cosine: float = 1.0
     """Weight of the cosine's z-score beside that of BM25."""
     long_reply: float = 0.5
     """Taken off for each doubling of a turn's length over `long_reply_terms`, when the user did not say it."""
@@ -95,6 +98,7 @@ class Weights:
 
 DEFAULT_WEIGHTS = Weights()
 DEFAULT_FLOOR = 0.2
+"""Score below which a row is no match where neither caller nor store says otherwise."""
 
 
 class RankOutcome(StrEnum):
@@ -184,7 +188,8 @@ def rank(
         return Ranking(RankOutcome.NO_MATCHES, text_only=True)
     rows = _union(used, weights)
     has_cosine = ~np.isnan(rows.cosines)
-    scores = _scores(rows.lexical, rows.cosines, has_cosine)
+    population = sum(max(scoped.pool.population, len(scoped.pool.row_ids)) for scoped in used)
+    scores = _scores(rows.lexical, rows.cosines, has_cosine, population)
     parts = _parts(rows, has_cosine, weights)
     ranks = np.round(sum(parts.values(), np.zeros(len(rows.keys))), 9)
 
@@ -270,20 +275,19 @@ def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
     keys = np.concatenate([s.pool.row_ids.astype(np.int64) * 2 + (s.pool.tier == "episode") for s in pools])
     all_bm25 = np.concatenate(bm25)
     pool_index = np.repeat(np.arange(len(pools)), [len(own) for own in bm25])
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    if bool(np.any(ordered[1:] == ordered[:-1])):
+    order: slice | NDArray[np.intp] = slice(None)
+    if not bool(np.all(keys[1:] > keys[:-1])):
         # A row that several scopes found counts once, as its best one has it.
-        order = np.lexsort((pool_index, -all_bm25, keys))
-        ordered = keys[order]
-        order = order[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+        best_first = np.lexsort((pool_index, -all_bm25, keys))
+        ordered = keys[best_first]
+        order = best_first[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
     return _Rows(
         keys=keys[order],
         pool_index=pool_index[order],
         sessions=np.concatenate([s.pool.session_ids for s in pools])[order],
         seqs=np.concatenate([s.pool.seqs for s in pools])[order],
         roles=np.concatenate([s.pool.roles for s in pools])[order],
-        said_at=np.concatenate([s.pool.said_at for s in pools]).astype(np.float64)[order],
+        said_at=np.concatenate([s.pool.said_at for s in pools]).astype(np.float64, copy=False)[order],
         lengths=np.concatenate([s.pool.lengths for s in pools]).astype(np.float64)[order],
         cosines=np.concatenate([s.pool.cosines for s in pools]).astype(np.float64)[order],
         passes=np.concatenate([s.pool.passes for s in pools])[order],
@@ -294,8 +298,8 @@ def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
 
 
 def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
-    """Return each row's BM25, turns smoothed over their conversation, and its own BM25 as a share of the highest
-    that any text could have for this query.
+    """Return each row's BM25, that of turns smoothed over their conversation, and what of it is not the session's as
+    a share of the highest that any text could have for this query.
     """
     size = len(pool.row_ids)
     if pool.term_counts.shape[1] == 0:
@@ -303,24 +307,20 @@ def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
     population = max(pool.population, size)
     idf = _idf(population, pool.document_counts.astype(np.float64))
     mean = max(pool.total_length, 1.0) / max(population, 1)
-    row, term = np.nonzero(pool.term_counts)
-    counts = pool.term_counts[row, term].astype(np.float64)
-    own = _bm25(row, term, counts, pool.lengths.astype(np.float64), mean, idf, weights, size)
-    normal = np.minimum(own / (float(idf.sum()) * (weights.k1 + 1)), 1.0)
+    flat = pool.term_counts.ravel()
+    filled = np.flatnonzero(flat)
+    row, term = np.divmod(filled, pool.term_counts.shape[1])
+    counts = flat[filled].astype(np.float64)
+    own = _bm25(row, term, counts, pool.lengths.astype(np.float64) / mean, idf, weights.k1, weights.b)
+    highest = float(idf.sum()) * (weights.k1 + 1)
     if pool.tier == "fact":
-        return own, normal
+        return own, np.minimum(own / highest, 1.0)
 
-    smoothed = own
-    order = np.lexsort((pool.seqs, pool.session_ids))
+    order = _conversation_order(pool)
     sessions, seqs = pool.session_ids[order], pool.seqs[order]
-    if weights.neighbours and size > 1:
-        follows = (sessions[1:] == sessions[:-1]) & (seqs[1:] == seqs[:-1] + 1)
-        sorted_own = own[order]
-        lent = np.zeros(size)
-        lent[1:] += np.where(follows, sorted_own[:-1], 0.0)
-        lent[:-1] += np.where(follows, sorted_own[1:], 0.0)
-        smoothed = smoothed.copy()
-        smoothed[order] += weights.neighbours * lent
+    smoothed = own.copy()
+    smoothed[order] += _lent(own[order], sessions, seqs, weights.neighbours)
+    normal = np.minimum(smoothed / highest, 1.0)
     starts = np.concatenate(([True], sessions[1:] != sessions[:-1]))
     count = int(starts.sum())
     if weights.session and count > 1:
@@ -332,9 +332,19 @@ def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
         lengths: Floats = np.bincount(index, pool.lengths, count).astype(np.float64)
         session_idf = _idf(count, (totals > 0).sum(axis=0).astype(np.float64))
         at, which = np.nonzero(totals)
-        whole = _bm25(at, which, totals[at, which], lengths, float(lengths.mean()), session_idf, weights, count)
+        relative = lengths / max(float(lengths.mean()), 1e-9)
+        whole = _bm25(at, which, totals[at, which], relative, session_idf, weights.k1, weights.session_b)
         smoothed = smoothed + weights.session * whole[index]
     return smoothed, normal
+
+
+def _conversation_order(pool: Columns) -> slice | NDArray[np.intp]:
+    """Return what sorts the rows by session and seq."""
+    sessions, seqs = pool.session_ids, pool.seqs
+    step = sessions[1:] - sessions[:-1]
+    if bool(np.all((step > 0) | ((step == 0) & (seqs[1:] > seqs[:-1])))):
+        return slice(None)
+    return np.lexsort((seqs, sessions))
 
 
 def _idf(population: int, containing: Floats) -> Floats:
@@ -345,29 +355,53 @@ def _bm25(  # noqa: PLR0917  (columns of one table)
     row: NDArray[np.int64],
     term: NDArray[np.int64],
     counts: Floats,
-    lengths: Floats,
-    mean_length: float,
+    relative_lengths: Floats,
     idf: Floats,
-    weights: Weights,
-    size: int,
+    k1: float,
+    b: float,
 ) -> Floats:
     """Return BM25 a row from the cells that are not zero, added up in the order of the cells."""
-    normal = weights.k1 * (1 - weights.b + weights.b * lengths / max(mean_length, 1e-9))
-    cells = idf[term] * counts * (weights.k1 + 1) / (counts + normal[row])
-    total: Floats = np.bincount(row, cells, size).astype(np.float64)
+    normal = k1 * (1 - b + b * relative_lengths)
+    cells = idf[term] * counts * (k1 + 1) / (counts + normal[row])
+    total: Floats = np.bincount(row, cells, len(relative_lengths)).astype(np.float64)
     return total
 
 
-def _scores(lexical: Floats, cosines: Floats, has_cosine: NDArray[np.bool_]) -> Floats:
-    """Return the absolute score: how sure words and meaning are, each on its own, that the row is about the query."""
-    meaning = np.clip((np.where(has_cosine, cosines, 0.0) - _COSINE_LOW) / (_COSINE_HIGH - _COSINE_LOW), 0.0, 1.0)
-    words = np.clip(lexical / _LEXICAL_HIGH, 0.0, 1.0)
-    return np.round(1.0 - (1.0 - meaning) * (1.0 - words), 6)
+def _lent(values: Floats, sessions: NDArray[np.int64], seqs: NDArray[np.int64], shares: Sequence[float]) -> Floats:
+    """Return what each turn gets from those around it; `values` are in the order of session and seq."""
+    lent = np.zeros(len(values))
+    for distance, share in enumerate(shares, start=1):
+        if share == 0 or len(values) <= distance:
+            continue
+        near = (sessions[distance:] == sessions[:-distance]) & (seqs[distance:] - seqs[:-distance] == distance)
+        lent[distance:] += share * np.where(near, values[:-distance], 0.0)
+        lent[:-distance] += share * np.where(near, values[distance:], 0.0)
+    return lent
 
 
-_COSINE_LOW = 0.2
-_COSINE_HIGH = 0.9
-_LEXICAL_HIGH = 1.0
+def _scores(lexical: Floats, cosines: Floats, has_cosine: NDArray[np.bool_], population: int) -> Floats:
+    """Return the absolute scores.
+
+    Meaning and words each say on their own how sure they are. The more rows there are, the nearer the nearest
+    unrelated one comes, so the cosine that counts as nothing grows with the population. A row beside a sure match may
+    be less sure itself: it belongs to what is being talked about.
+    """
+    nothing = COSINE_OF_ONE + COSINE_PER_TENFOLD * float(np.log10(min(max(population, 1), 10_000)))
+    meaning = np.clip((np.where(has_cosine, cosines, 0.0) - nothing) / (COSINE_CERTAIN - nothing), 0.0, 1.0)
+    words = np.clip(lexical * np.where(has_cosine, WORDS_BESIDE_MEANING, WORDS_ALONE), 0.0, 1.0)
+    own = 1.0 - (1.0 - meaning) * (1.0 - words)
+    scores: Floats = np.round(own**OWN_SHARE * float(own.max()) ** (1.0 - OWN_SHARE), 6)
+    return scores
+
+
+COSINE_OF_ONE = 0.05
+COSINE_PER_TENFOLD = 0.1
+COSINE_CERTAIN = 0.8
+WORDS_BESIDE_MEANING = 0.7
+WORDS_ALONE = 1.3
+OWN_SHARE = 0.4
+"""Calibration of the score, for the built-in embedder; docs/decisions/0002-ranking.md has the measurements. Another
+embedder spreads its cosines otherwise: then the floor is to be chosen anew (`longTerm.scoreFloor`)."""
 
 
 def _parts(rows: _Rows, has_cosine: NDArray[np.bool_], weights: Weights) -> dict[str, Floats]:
