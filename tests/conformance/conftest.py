@@ -25,11 +25,13 @@ def postgres_dsn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def backends(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Backends:
+def backends(postgres_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     """Both backends."""
     shared = run_folder(tmp_path_factory)
     shared.mkdir(parents=True, exist_ok=True)
-    return Backends(shared, postgres_dsn)
+    both = Backends(shared, postgres_dsn)
+    yield both
+    both.close()
 
 
 @pytest.fixture(params=["local", "external"])

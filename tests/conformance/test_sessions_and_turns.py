@@ -84,7 +84,9 @@ async def test_a_known_client_id_is_answered_with_its_seq_and_stored_once(store:
 
 async def test_one_client_id_in_two_sessions_is_two_turns(store: Store) -> None:
     for name in ("s1", "s2"):
-        written = await store.storage.transact(lambda tx, name=name: append(tx, session_of(name), [turn("x", client_id="1")]))
+        written = await store.storage.transact(
+            lambda tx, name=name: append(tx, session_of(name), [turn("x", client_id="1")])
+        )
         assert written == [1]
 
 
@@ -106,10 +108,7 @@ async def test_writers_at_the_same_time_lose_and_repeat_nothing(store: Store) ->
 async def test_retries_of_one_turn_at_the_same_time_store_it_once(store: Store) -> None:
     owner = session_of()
     seqs = await asyncio.gather(
-        *(
-            store.storage.transact(lambda tx: append(tx, owner, [turn("once", client_id="id-1")]))
-            for _ in range(16)
-        )
+        *(store.storage.transact(lambda tx: append(tx, owner, [turn("once", client_id="id-1")])) for _ in range(16))
     )
     assert set(map(tuple, seqs)) == {(1,)}
     assert len(await window(store, owner)) == 1
@@ -337,6 +336,12 @@ async def test_what_raises_leaves_nothing_behind(store: Store) -> None:
 
 
 async def test_text_of_any_kind_is_stored_as_it_is(store: Store) -> None:
-    texts = ["<|endoftext|>", "'; DROP TABLE turns; --", "100 % :name @turns [[x|y]] {now}", "日本語 \U0001f9e0", "\\ \t\n"]
+    texts = [
+        "<|endoftext|>",
+        "'; DROP TABLE turns; --",
+        "100 % :name @turns [[x|y]] {now}",
+        "日本語 \U0001f9e0",
+        "\\ \t\n",
+    ]
     await write(store, session_of(), *texts)
     assert [row.text for row in await window(store, session_of())] == texts

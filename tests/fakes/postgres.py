@@ -85,7 +85,9 @@ class PostgresServer:
         """Kill the server's processes at once, as a crash of its machine would."""
         pid = self.pid()
         assert pid is not None
-        children = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _parent(entry) == pid]
+        children = [
+            int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _parent(entry) == pid
+        ]
         for process in (pid, *children):
             try:
                 os.kill(process, signal.SIGKILL)

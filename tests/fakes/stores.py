@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import psycopg
 
 from memory_service.contract.config import StorageConfig, StorageType
 from memory_service.contract.scopes import FactKind, Scope
@@ -62,9 +63,7 @@ class Store:
 
     async def open(self) -> None:
         """Open the store and bring its schema up to date."""
-        self.storage = open_storage(
-            self.config, embedding_model=self.model, dimension=self.dimension, clock=self.clock
-        )
+        self.storage = open_storage(self.config, embedding_model=self.model, dimension=self.dimension, clock=self.clock)
         await self.storage.migrate()
 
     async def reopen(self) -> None:
@@ -78,11 +77,16 @@ class Store:
 
 
 class Backends:
-    """Makes fresh stores of both kinds for one test run."""
+    """Makes fresh stores of both kinds for one process of a test run.
+
+    Making a schema takes seconds, so a process copies one database and empties it between tests.
+    """
 
     def __init__(self, shared: Path, dsn: str) -> None:
         self._shared = shared
         self._dsn = dsn
+        self._stack = ExitStack()
+        self._database: str | None = None
 
     @asynccontextmanager
     async def local(self, folder: Path) -> AsyncIterator[StorageConfig]:
@@ -92,13 +96,27 @@ class Backends:
     @asynccontextmanager
     async def external(self, folder: Path) -> AsyncIterator[StorageConfig]:
         """Yield a configuration over a database that holds an empty, migrated schema."""
-        await asyncio.to_thread(template, self._shared, self._dsn, TEMPLATE, _migrate)
-        database = fresh_database(self._dsn, copy_of=TEMPLATE)
-        dsn = await asyncio.to_thread(database.__enter__)
-        try:
-            yield external_config(dsn)
-        finally:
-            await asyncio.to_thread(database.__exit__, None, None, None)
+        database = await asyncio.to_thread(self._empty_database)
+        yield external_config(database)
+
+    def close(self) -> None:
+        """Drop the database."""
+        self._stack.close()
+
+    def _empty_database(self) -> str:
+        if self._database is None:
+            template(self._shared, self._dsn, TEMPLATE, _migrate)
+            self._database = self._stack.enter_context(fresh_database(self._dsn, copy_of=TEMPLATE))
+        with psycopg.connect(self._database) as connection:
+            for table in _EMPTIED:
+                connection.execute(f"DELETE FROM {SCHEMA}.{table}")
+        return self._database
+
+
+_EMPTIED = (
+    "turns", "digests", "fact_sources", "fact_history", "facts", "jobs", "receipts", "idempotency", "commits",
+    "tombstones", "principals", "sessions", "owners",
+)  # fmt: skip
 
 
 def external_config(dsn: str, *, schema: str = SCHEMA, pool_size: int = 8, store_uid: str = "") -> StorageConfig:
