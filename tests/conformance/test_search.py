@@ -14,7 +14,7 @@ import pytest
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.domain.owners import Owner, PairErasure, SessionErasure
-from memory_service.ports.records import DigestRow, FactChange, OwnerRow, Pool, SearchQuery, SessionRow
+from memory_service.ports.records import FactChange, OwnerRow, Pool, SearchQuery, SessionRow
 from memory_service.ports.storage import Transaction
 from tests.fakes.corpora import NOW, add_facts, add_owner, add_turns, query, searches_of, units, words
 from tests.fakes.stores import (
@@ -444,11 +444,6 @@ async def test_turns_past_their_retention_are_no_longer_found(store: Store) -> N
     asked = query(None, "tea", "milk")
     assert (await episodes(store, asked)).population == 2
 
-    def expire(tx: Transaction) -> int:
-        session = session_row(tx, session_of())
-        tx.digests.append(DigestRow(session.id, 1, "s", 1, 1, tx.now()), folded_from=0, keep=5)
-        tx.sessions.advance_extracted(session.id, from_seq=0, to_seq=1)
-        return tx.turns.expire(before=tx.now() + timedelta(seconds=1), limit=10)
-
-    assert await store.storage.transact(expire) == 1
+    earlier = timedelta(seconds=1)
+    assert await store.storage.transact(lambda tx: tx.turns.expire(before=tx.now() + earlier, limit=1)) == 1
     assert statistics(await episodes(store, asked)) == (1, 1.0, [0, 1], True)
