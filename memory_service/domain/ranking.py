@@ -11,7 +11,7 @@ neither move a row nor be inferred from one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -94,6 +94,10 @@ class Weights:
     """Given to the newest row; the oldest gets nothing."""
     importance: float = 0.3
     """Given to a fact of importance 1, taken off one of importance 0."""
+    near_equal: float = 0.4
+    """Share of common stems from which two statements are about the same thing, so that the newer one goes first."""
+    near_rank: float = 0.75
+    """And only if its rank is at least this share of the older one's: else it does not answer the query as well."""
 
 
 DEFAULT_WEIGHTS = Weights()
@@ -145,11 +149,10 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Detail:
-    """What a fetched row adds to its ranking: the stems of what it says, and how much it was said to matter."""
+    """What a fetched row adds to its ranking: the stems of its text alone, and how much a fact was said to matter."""
 
     terms: frozenset[str]
     importance: float | None = None
-    pinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,67 @@ def rank(
     else:
         outcome = RankOutcome.NO_MATCHES
     return Ranking(outcome, tuple(items), tuple(left), text_only=not bool(has_cosine.any()))
+
+
+def settled(
+    items: Sequence[Ranked], details: Mapping[tuple[str, int], Detail], weights: Weights = DEFAULT_WEIGHTS
+) -> tuple[Ranked, ...]:
+    """Return ranked items in their final order, once their rows are there: importance counts, and of two statements
+    that say nearly the same and answer about equally well the newer one comes first.
+
+    `details` are by tier and row id; an item without one keeps its place.
+    """
+    weighed = []
+    for item in items:
+        detail = details.get((item.tier, item.row_id))
+        if item.tier == "fact" and detail is not None and detail.importance is not None:
+            item = _with_part(item, "importance", weights.importance * (2 * detail.importance - 1))  # noqa: PLW2901
+        weighed.append(item)
+    weighed.sort(key=lambda item: (-round(item.rank, 9), item.row_id, item.tier == "episode"))
+    near = _near_equal([details.get((item.tier, item.row_id)) for item in weighed], weights.near_equal)
+    order: list[Ranked] = []
+    placed: set[int] = set()
+    for at, item in enumerate(weighed):
+        if at in placed:
+            continue
+        newer = [
+            other
+            for other in np.flatnonzero(near[at]).tolist()
+            if other not in placed
+            and weighed[other].tier == item.tier
+            and weighed[other].said_at > item.said_at
+            and weighed[other].rank >= weights.near_rank * item.rank
+        ]
+        for other in sorted(newer, key=lambda other: (-weighed[other].said_at, other)):
+            order.append(_with_part(weighed[other], "newer", item.rank - weighed[other].rank))
+            placed.add(other)
+        order.append(item)
+        placed.add(at)
+    return tuple(order)
+
+
+def _with_part(item: Ranked, name: str, value: float) -> Ranked:
+    if value == 0:
+        return item
+    parts = {**item.parts, name: value}
+    return replace(item, parts=parts, rank=sum(parts.values()))
+
+
+def _near_equal(details: Sequence[Detail | None], least: float) -> NDArray[np.bool_]:
+    """Return which pairs share so many of their stems (Dice coefficient) that they speak of the same thing."""
+    index: dict[str, int] = {}
+    rows, columns = [], []
+    for row, detail in enumerate(details):
+        for term in sorted(detail.terms) if detail is not None else ():
+            rows.append(row)
+            columns.append(index.setdefault(term, len(index)))
+    holds = np.zeros((len(details), max(len(index), 1)), np.float32)
+    holds[rows, columns] = 1
+    shared = holds @ holds.T
+    sizes = holds.sum(axis=1)
+    total = sizes[:, None] + sizes[None, :]
+    near: NDArray[np.bool_] = (shared > 0) & (2 * shared >= least * total)
+    return near
 
 
 _NOTHING = 1e-6
