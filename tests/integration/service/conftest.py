@@ -1,4 +1,4 @@
-"""Every test of this folder that takes `start` or `service` runs the whole service on both backends, over fresh data."""
+"""Every test that takes `start` or `service` runs the whole service on both backends, over fresh data."""
 
 from __future__ import annotations
 

@@ -84,7 +84,9 @@ class Asker:
     http: httpx.AsyncClient
     headers: Mapping[str, str]
 
-    async def ask(self, method: str, path: str, body: Any = None, *, key: str | None = None, **query: Any) -> httpx.Response:
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, key: str | None = None, **query: Any
+    ) -> httpx.Response:
         """Send a request and return the answer, whatever it is."""
         headers = {**self.headers, **({"Idempotency-Key": key} if key is not None else {})}
         given = {"json": body} if body is not None else {}
