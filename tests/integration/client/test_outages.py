@@ -17,7 +17,6 @@ from memory_service.client import (
     ContractError,
     Deadlines,
     InvalidRequest,
-    MemoryClient,
     NotAllowed,
     ServiceUnavailable,
     SyncMemoryClient,
