@@ -107,7 +107,8 @@ class Eraser:
         """Delete the facts that the subject owns or that come from it alone; others lose it as a source."""
         named, place = _said_there(erasure, "s")
         alone = (
-            "(f.owner_id, f.{column}) IN (SELECT s.owner_id, s.fact_id FROM @fact_sources AS s WHERE " + named + ")"
+            "f.owner_id IN (SELECT s.owner_id FROM @fact_sources AS s WHERE " + named + ")"
+            " AND f.{column} IN (SELECT s.fact_id FROM @fact_sources AS s WHERE " + named + ")"
             " AND NOT EXISTS (SELECT 1 FROM @fact_sources AS s WHERE s.owner_id = f.owner_id"
             " AND s.fact_id = f.{column} AND NOT (" + named + "))"
         )
