@@ -25,7 +25,7 @@ from memory_service.errors import Misconfigured, StorageUnavailable
 from memory_service.ports.models import Clock
 from memory_service.ports.records import PurgeStep
 from memory_service.ports.storage import Transaction
-from memory_service.storage import counting, errors, migration
+from memory_service.storage import counting, errors, migration, sqlite_errors
 from memory_service.storage.folder import FolderLock
 from memory_service.storage.local_tables import SqliteTables
 from memory_service.storage.search import SearchIndex
@@ -226,7 +226,7 @@ class LocalStorage:
                 connection.close()
                 raise
         except sqlite3.Error as error:
-            raise errors.from_sqlite(error, str(self.folder)) from error
+            raise sqlite_errors.from_sqlite(error, str(self.folder)) from error
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="memplane-read")
         self._writer = threading.Thread(target=self._write_all, args=(connection,), name="memplane-write", daemon=True)
         self._writer.start()
@@ -248,7 +248,7 @@ class LocalStorage:
             connection.execute("BEGIN")
             return work(RowTransaction(self.link(connection), self.searches, writes=False))
         except sqlite3.Error as error:
-            raise errors.from_sqlite(error, str(self.folder)) from error
+            raise sqlite_errors.from_sqlite(error, str(self.folder)) from error
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -311,11 +311,13 @@ class LocalStorage:
             result = work(tx)
             self._erases |= tx.has_erased
         except BaseException as error:
-            if not connection.in_transaction or (isinstance(error, sqlite3.Error) and errors.aborts_group(error)):
+            if not connection.in_transaction or (
+                isinstance(error, sqlite3.Error) and sqlite_errors.aborts_group(error)
+            ):
                 raise
             connection.execute("ROLLBACK TO one_write")
             connection.execute("RELEASE one_write")
-            own = errors.from_sqlite(error, str(self.folder)) if isinstance(error, sqlite3.Error) else error
+            own = sqlite_errors.from_sqlite(error, str(self.folder)) if isinstance(error, sqlite3.Error) else error
             if own is not error:
                 own.__cause__ = error
             return None, own
@@ -334,7 +336,7 @@ class LocalStorage:
             connection.execute("ROLLBACK")
         told: BaseException = error
         if isinstance(error, sqlite3.Error):
-            told = errors.from_sqlite(error, str(self.folder))
+            told = sqlite_errors.from_sqlite(error, str(self.folder))
             told.__cause__ = error
             logger.warning(
                 "a group of writes was rolled back", extra={"writes": len(group), "error": type(told).__name__}
@@ -353,7 +355,7 @@ class LocalStorage:
         try:
             result = outside.work(connection)
         except sqlite3.Error as error:
-            told = errors.from_sqlite(error, str(self.folder))
+            told = sqlite_errors.from_sqlite(error, str(self.folder))
             told.__cause__ = error
             outside.future.set_exception(told)
         except BaseException as error:  # noqa: BLE001 - told to whoever asked; the thread goes on

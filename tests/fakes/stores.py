@@ -99,6 +99,21 @@ class Backends:
         database = await asyncio.to_thread(self._empty_database)
         yield external_config(database)
 
+    @asynccontextmanager
+    async def another(self, kind: str, folder: Path) -> AsyncIterator[StorageConfig]:
+        """Yield a configuration of a store beside the first one; an external one in a database of its own."""
+        if kind == "local":
+            async with self.local(folder) as config:
+                yield config
+            return
+        await asyncio.to_thread(template, self._shared, self._dsn, TEMPLATE, _migrate)
+        database = fresh_database(self._dsn, copy_of=TEMPLATE)
+        dsn = await asyncio.to_thread(database.__enter__)
+        try:
+            yield external_config(dsn)
+        finally:
+            await asyncio.to_thread(database.__exit__, None, None, None)
+
     def close(self) -> None:
         """Drop the database."""
         self._stack.close()
