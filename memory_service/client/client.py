@@ -195,9 +195,9 @@ class Facts(_Verbs):
         """Correct one fact and return it; with `revision` a fact that changed meanwhile raises Conflict."""
         return await self._ask(requests.facts_patch(fact_id, idempotency_key=idempotency_key, **changes))
 
-    async def delete(self, fact_id: str, *, idempotency_key: str | None = None) -> None:
-        """Delete one fact; it is gone when this returns."""
-        await self._ask(requests.facts_delete(fact_id, idempotency_key=idempotency_key))
+    async def delete(self, fact_id: str, *, idempotency_key: str | None = None) -> ForgetResponse:
+        """Delete one fact and return the receipt; nothing reads it any more when this returns."""
+        return await self._ask(requests.facts_delete(fact_id, idempotency_key=idempotency_key))
 
     async def list(
         self,

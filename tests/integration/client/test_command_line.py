@@ -45,7 +45,7 @@ ROUTES: dict[str, Any] = {
     "GET /v1/facts": {"items": [FACT], "next_cursor": "more"},
     f"GET /v1/facts/{ID}": FACT,
     f"PATCH /v1/facts/{ID}": FACT,
-    f"DELETE /v1/facts/{ID}": {},
+    f"DELETE /v1/facts/{ID}": RECEIPT,
     f"GET /v1/facts/{ID}/history": {"id": ID, "entries": [{"at": NOW, "event": "added", "text": "t", "actor": "a"}]},
     f"POST /v1/facts/{ID}/supersede": FACT,
     "GET /v1/sessions": {"sessions": [SESSION]},
@@ -75,7 +75,7 @@ COMMANDS = [
     (["facts", "get", ID], "Ada lives in Oslo."),
     (["facts", "patch", ID, "--text", "new"], "Ada lives in Oslo."),
     (["facts", "supersede", ID, "new"], "Ada lives in Oslo."),
-    (["facts", "delete", ID, "--yes"], f"deleted: {ID}"),
+    (["facts", "delete", ID, "--yes"], f"erased: {ID}"),
     (["facts", "history", ID], "added"),
     (["sessions", "list"], "s1"),
     (["sessions", "show", "s1"], "hello"),
@@ -253,3 +253,12 @@ def test_a_server_and_storage_flags_together_are_refused(tmp_path: Path, server:
     both = run("export", str(tmp_path / "out"), "--server", server.url, "--data-dir", str(tmp_path))
     assert both.exit_code == 2
     assert "not both" in both.stderr
+
+
+def test_a_store_that_is_not_being_served_is_exported_without_a_service(tmp_path: Path) -> None:
+    folder, file = str(tmp_path / "store"), tmp_path / "out.jsonl"
+    assert run("migrate", "--data-dir", folder).exit_code == 0
+    done = run("export", str(file), "--data-dir", folder, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {"lines": len(file.read_text().splitlines()), "file": str(file)}
+    assert run("import", str(file), "--data-dir", folder).exit_code == 0

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from memory_service.client import Deadlines, MemoryClient, ServiceUnavailable
+from memory_service.client.breaker import Breaker
 from memory_service.client.courier import MAX_ATTEMPTS
 from memory_service.client.outbox import Outbox
 from tests.fakes.memory_server import MemoryServer, hang, problem, store_and_drop, store_and_hang
@@ -56,7 +57,7 @@ async def test_queued_turns_arrive_by_themselves_when_the_service_is_back(
 
 async def test_turns_of_a_session_never_overtake_those_that_wait(server: MemoryServer, make_client: MakeClient) -> None:
     client = make_client(outbox=None, deadlines=SHORT)
-    queue = make_client(deadlines=SHORT)
+    queue = make_client(deadlines=SHORT, breaker=Breaker(clock=Clock()))
     server.faults.append(hang)
     for text in ("one", "two", "three"):
         assert (await queue.write("s1", [turn(text)])).status == "queued"
@@ -69,7 +70,7 @@ async def test_turns_of_a_session_never_overtake_those_that_wait(server: MemoryS
 
 async def test_a_write_of_unknown_outcome_is_stored_once(server: MemoryServer, make_client: MakeClient) -> None:
     server.faults.append(store_and_hang)
-    client = make_client(deadlines=SHORT)
+    client = make_client(deadlines=SHORT, breaker=Breaker(clock=Clock()))
     assert (await client.write("s1", [turn("one")])).status == "queued"
     assert server.texts("s1") == ["one"]
     await client.aclose()
@@ -82,7 +83,7 @@ async def test_a_write_of_unknown_outcome_is_stored_once(server: MemoryServer, m
 
 async def test_a_fact_of_unknown_outcome_is_stored_once(server: MemoryServer, make_client: MakeClient) -> None:
     server.faults.extend([store_and_drop, store_and_drop])
-    client = make_client()
+    client = make_client(breaker=Breaker(clock=Clock()))
     assert (await client.remember("Ada lives in Oslo.")).status == "queued"
     await client.aclose()
     assert (await make_client().deliver()).delivered == 1
@@ -93,7 +94,7 @@ async def test_an_entry_filled_before_any_answer_says_how_long_it_waited(
     server: MemoryServer, make_client: MakeClient
 ) -> None:
     wall = Clock()
-    server.faults.append(problem(503, "unavailable"))
+    server.faults.append(problem(503, "unavailable", Retry_After="60"))
     client = make_client(wall=wall)
     await client.write("s1", [turn("one")])
     await client.aclose()
@@ -109,7 +110,7 @@ async def test_an_entry_filled_after_an_answer_says_its_generation(
     server.generation = "g42"
     client = make_client()
     await client.write("s1", [turn("one")])
-    server.faults.append(problem(503, "unavailable"))
+    server.faults.append(problem(503, "unavailable", Retry_After="60"))
     await client.write("s1", [turn("two")])
     await client.aclose()
     await make_client().deliver()
@@ -118,7 +119,7 @@ async def test_an_entry_filled_after_an_answer_says_its_generation(
 
 
 async def test_what_was_erased_meanwhile_is_dropped_and_counted(server: MemoryServer, make_client: MakeClient) -> None:
-    server.faults.append(problem(503, "unavailable"))
+    server.faults.append(problem(503, "unavailable", Retry_After="60"))
     client = make_client()
     await client.write("s1", [turn("erase me")])
     await client.aclose()
@@ -203,7 +204,7 @@ async def test_forgetting_a_session_takes_what_waits_for_it_along(
     server: MemoryServer, make_client: MakeClient
 ) -> None:
     client = make_client(deadlines=SHORT)
-    server.faults.append(problem(503, "unavailable", Retry_After="0"))
+    server.faults.append(problem(503, "unavailable", Retry_After="60"))
     await client.write("s1", [turn("forget me")])
     await client.aclose()
     other = make_client(outbox=Outbox(box(client).folder))

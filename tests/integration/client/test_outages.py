@@ -122,7 +122,7 @@ async def test_a_dead_service_costs_one_timeout_and_then_answers_are_fast(
     server: MemoryServer, make_client: MakeClient
 ) -> None:
     server.always = hang
-    client = make_client(deadlines=SHORT)
+    client = make_client(deadlines=SHORT, breaker=Breaker(clock=Clock()))
     for _ in range(50):
         assert (await client.recall("q")).outcome is Outcome.UNAVAILABLE
         assert (await client.write("s1", [TURN])).status == "queued"
