@@ -1,4 +1,4 @@
-"""What both backends raise. `sqlite_errors` and `postgres_errors` translate the drivers' errors, and nobody else does."""
+"""What both backends raise; `sqlite_errors` and `postgres_errors` translate the drivers' errors, nobody else does."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -273,7 +274,7 @@ async def test_an_erasure_among_writes_leaves_only_what_was_written_after_it(sto
 
     async def writer(start: int) -> None:
         for step in range(12):
-            await store.storage.transact(lambda tx: write(tx, start * 100 + step))
+            await store.storage.transact(partial(write, number=start * 100 + step))
 
     async def eraser() -> None:
         for step in range(3):

@@ -96,7 +96,7 @@ def _set_meta(tx: object, key: str, value: str) -> None:
 
 async def test_a_schema_that_needs_a_newer_version_is_refused(store: Store) -> None:
     await store.storage.transact(lambda tx: _set_meta(tx, "min_reader_version", "99"))
-    with pytest.raises(Misconfigured, match="99.*newer version") as refused:
+    with pytest.raises(Misconfigured, match=r"99.*newer version") as refused:
         await store.reopen()
     assert refused.value.reason == Reason.SCHEMA_TOO_NEW
     assert (await store.storage.health())[Part.SCHEMA].reason is Reason.SCHEMA_TOO_NEW
@@ -114,7 +114,7 @@ async def test_another_stores_schema_is_refused_unless_it_is_adopted(store: Stor
     await store.storage.transact(lambda tx: _set_meta(tx, "store_uid", "uid-1"))
     ours = store.config
     store.config = ours.model_copy(update={"store_uid": "uid-2"})
-    with pytest.raises(Misconfigured, match="uid-1.*uid-2"):
+    with pytest.raises(Misconfigured, match=r"uid-1.*uid-2"):
         await store.reopen()
     store.config = ours
     await store.reopen()

@@ -1,4 +1,4 @@
-"""The two backends as a test sees them: opened over fresh data, closed and opened again, with time that can be moved."""
+"""The two backends as a test sees them: opened over fresh data, opened again, with time that can be moved."""
 
 from __future__ import annotations
 
