@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from memory_service.contract.config import (
 )
 from memory_service.operations.background.upkeep import sweep
 from memory_service.operations.services import Services
+from memory_service.storage.folder import FolderLock
 from memory_service.worker.loop import Worker
 from tests.fakes.model_server import DIMENSION, ModelServer
 from tests.fakes.postgres import fresh_database, template
@@ -141,12 +142,13 @@ class Service:
     worker: Worker = field(init=False)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Service]:
+    async def running(self, *, waits_open: bool = True) -> AsyncIterator[Service]:
         """Start the service; leaving stops it."""
         async with Runtime(self.config, clock=self.clock) as runtime:
             self.runtime = runtime
-            await runtime.wait_open()
-            self.worker = Worker(runtime.services(), name="test")
+            if waits_open:
+                await runtime.wait_open()
+                self.worker = Worker(runtime.services(), name="test")
             transport = httpx.ASGITransport(create_app(runtime))
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as self.http:
                 yield self
@@ -212,6 +214,17 @@ async def external_storage(shared: Path, dsn: str, models_url: str) -> AsyncIter
 def on_postgres(dsn: str, *, schema: str = SCHEMA, store_uid: str = "") -> StorageConfig:
     """Return the configuration of a store on Postgres."""
     return StorageConfig(type=StorageType.EXTERNAL, dsn=dsn, schema_name=schema, store_uid=store_uid, pool_size=4)
+
+
+@contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """Hold a data folder as another process does."""
+    lock = FolderLock(folder, wait_seconds=0)
+    lock.take()
+    try:
+        yield
+    finally:
+        lock.give_back()
 
 
 def _migrate(dsn: str, models_url: str) -> None:
