@@ -97,7 +97,7 @@ async def _show(client: MemoryClient) -> None:
     print(f"   superseded {before.text!r} by {new.text!r}")
 
     say("5. An erasure", "everything of this user with this agent, every tier at once, with a receipt")
-    forgotten = await client.forget(confirm=True)
+    forgotten = await client.forget()
     assert forgotten.receipt_id is not None
     print("   erased: " + ", ".join(f"{count} {tier}" for tier, count in forgotten.erased.items() if count))
     receipt = await client.receipts.get(forgotten.receipt_id)

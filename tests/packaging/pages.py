@@ -62,8 +62,17 @@ def blocks(page: Path) -> list[Block]:
 class Reader:
     """Somebody who follows a page in a folder, with an empty home and no other variables than those given."""
 
-    def __init__(self, folder: Path, repository: Path, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        repository: Path,
+        variables: Mapping[str, str] | None = None,
+        *,
+        replaced: Mapping[str, str] | None = None,
+    ) -> None:
+        """`replaced` puts other texts into files: addresses that are the test's own."""
         self._folder = folder
+        self._replaced = replaced or {}
         programs = folder / ".programs"
         programs.mkdir(parents=True)
         # The reader's PATH has what an activated virtual environment has, whatever the tests were started with.
@@ -113,7 +122,10 @@ class Reader:
                 done += 1
             else:
                 assert block.about, f"{place}: name the file that this block is"
-                (self._folder / block.about).write_text(block.body, encoding="utf-8")
+                body = block.body
+                for text, own in self._replaced.items():
+                    body = body.replace(text, own)
+                (self._folder / block.about).write_text(body, encoding="utf-8")
         return done
 
     def run(self, commands: str, expected: str, place: str) -> None:
