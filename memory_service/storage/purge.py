@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from memory_service.errors import StorageFull
 from memory_service.ports.records import PurgeStep
-from memory_service.storage.errors import sqlite_name
 from memory_service.storage.search import SearchIndex
+from memory_service.storage.sqlite_errors import primary_code
 from memory_service.storage.statements import Link
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def rewrite_sqlite(connection: sqlite3.Connection, *, free_bytes: Callable[[Path
         busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
     except sqlite3.OperationalError as error:
         waiting: dict[str, Waiting] = {"SQLITE_BUSY": "lock", "SQLITE_LOCKED": "lock", "SQLITE_FULL": "space"}
-        if sqlite_name(error) not in waiting:
+        if primary_code(error) not in waiting:
             raise
-        return PurgeStep(done=False, waiting_for=(waiting[sqlite_name(error)],))
+        return PurgeStep(done=False, waiting_for=(waiting[primary_code(error)],))
     finally:
         connection.execute(f"PRAGMA temp_store = {temporary}")
         connection.execute(f"PRAGMA busy_timeout = {waits}")
@@ -210,12 +210,14 @@ def _rewrite(connection: psycopg.Connection[Any], schema: str, table: str) -> in
 
 
 def _epoch(connection: psycopg.Connection[Any]) -> str | None:
-    """Return since when the server counts deletions; None where it does not."""
+    """Return since when the server counts deletions; None where it does not, or only late (before Postgres 15)."""
     found = connection.execute(
-        "SELECT current_setting('track_counts'), (SELECT stats_reset::text FROM pg_catalog.pg_stat_bgwriter)"
+        "SELECT current_setting('track_counts') = 'on'"
+        " AND to_regproc('pg_catalog.pg_stat_force_next_flush') IS NOT NULL,"
+        " (SELECT stats_reset::text FROM pg_catalog.pg_stat_bgwriter)"
     ).fetchone()
     assert found is not None, "a SELECT without FROM has one row"
-    return str(found[1]) if found[0] == "on" else None
+    return str(found[1]) if found[0] else None
 
 
 def _marks(connection: psycopg.Connection[Any], schema: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Stage two of erasure: once a purge is done, no file of the store holds what was erased, and it says what it waits for."""
+"""Stage two of erasure: after a purge no file of the store holds what was erased; until then it says what it awaits."""
 
 from __future__ import annotations
 
@@ -181,16 +181,14 @@ async def test_a_purge_waits_for_a_snapshot_that_still_sees_what_was_erased(stor
     assert await asyncio.to_thread(holding, store, needles()) == set()
 
 
-async def test_a_purge_waits_for_a_lock_and_takes_the_other_tables_meanwhile(
-    backends: Backends, tmp_path: Path
-) -> None:
+async def test_a_purge_waits_for_a_table_that_is_being_read(backends: Backends, tmp_path: Path) -> None:
     async with backends.external(tmp_path) as config:
         store = Store(config)
         await store.open()
         await fill_both(store)
         await erase(store)
         with psycopg.connect(str(config.dsn)) as holder:
-            holder.execute(f"LOCK TABLE {config.schema_name}.facts_0 IN ACCESS SHARE MODE")
+            holder.execute(f"LOCK TABLE {config.schema_name}.facts IN ACCESS SHARE MODE")
             rewrite = partial(rewrite_postgres, schema=config.schema_name, lock_seconds=0.05)
             step = await cast("Any", store.storage).outside(rewrite)
             holder.rollback()

@@ -16,7 +16,18 @@ from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.domain.owners import Owner, PairErasure, SessionErasure
 from memory_service.ports.records import FactChange, OwnerRow, Pool, SearchQuery, SessionRow
 from memory_service.ports.storage import Transaction
-from tests.fakes.corpora import NOW, add_facts, add_owner, add_turns, query, searches_of, units, words
+from tests.fakes.corpora import (
+    NOW,
+    add_facts,
+    add_owner,
+    add_turns,
+    link_of,
+    multiply_facts,
+    query,
+    searches_of,
+    units,
+    words,
+)
 from tests.fakes.stores import (
     ALICE,
     OTHER_AGENT,
@@ -103,8 +114,8 @@ async def test_all_own_facts_are_found_among_100_000_nearer_foreign_ones_thirty_
     def fill(tx: Transaction) -> Sequence[OwnerRow]:
         mine, other = add_owner(tx, 101), add_owner(tx, 202)
         add_facts(tx, mine, ["own"] * 31, list(far), first_id=1)
-        for part in range(100):
-            add_facts(tx, other, [""] * 1_000, list(near), first_id=1_000 * (part + 1))
+        add_facts(tx, other, [""] * 1_000, list(near), first_id=1_000)
+        multiply_facts(tx, other, have=1_000, want=100_000)
         return mine, other
 
     mine, _ = await store.storage.transact(fill)
@@ -114,6 +125,8 @@ async def test_all_own_facts_are_found_among_100_000_nearer_foreign_ones_thirty_
         pools = await store.storage.read(lambda tx, asked=asked: [tx.search.facts(mine, asked) for _ in range(30)])
         assert [sorted(pool.row_ids.tolist()) for pool in pools] == [list(range(1, 32))] * 30
         assert {pool.population for pool in pools} == {31}
+    stored = await store.storage.read(lambda tx: link_of(tx).row("SELECT COUNT(*) FROM @facts"))
+    assert stored == (100_031,)
 
 
 def corpus(tx: Transaction) -> tuple[OwnerRow, OwnerRow]:
