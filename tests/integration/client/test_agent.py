@@ -25,6 +25,18 @@ async def test_a_run_recalls_before_and_flushes_after(server: MemoryServer, make
     assert server.requests[0].body == {"query": "where do I live?", "session_id": "s1"}
 
 
+async def test_a_flush_is_stored_even_when_background_delivery_takes_its_entry_first(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client()
+    memory = AgentMemory(client, "s1")
+    for number in range(20):
+        await memory.before_run(f"question {number}")  # its answer starts background delivery
+        written = await memory.after_run([{"role": "user", "content": f"turn {number}"}])
+        assert [part.status for part in written] == ["stored"]
+    assert client.counts.get("queued:write", 0) == 0
+
+
 async def test_an_outage_never_reaches_the_run(server: MemoryServer, make_client: MakeClient) -> None:
     server.always = problem(503, "unavailable")
     memory = AgentMemory(make_client(), "s1", tools="all")
