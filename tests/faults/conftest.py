@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.model_server import DIMENSION, ModelServer
+from tests.fakes.model_server import CHAT, DIMENSION, Gate, ModelServer
 from tests.fakes.postgres import PostgresServer
 from tests.faults.processes import Service
 
@@ -23,6 +23,12 @@ class World:
     postgres: PostgresServer | None
     folder: Path
     services: list[Service]
+
+    def gate(self) -> Gate:
+        """Hold the next chat request until the test opens the gate."""
+        gate = Gate()
+        self.model.script(CHAT, gate)
+        return gate
 
     def service(self, name: str = "service", **changes: dict[str, Any]) -> Service:
         """Return a service that is not started yet; all of one world share one store."""

@@ -3,8 +3,8 @@
     python -m tests.faults.entry serve FOLDER
 
 FOLDER holds `config.json` (a ServiceConfig), `shift` (seconds that the clock is ahead), `steps` (appended to: every
-step that was reached) and, where a test wants it, `at` (a step and its detail) with `do`: `kill` ends this process there
-as kill -9 does, `hold` waits there until the file is gone.
+step that was reached) and, where a test wants it, `at` (a step and its detail) with `do`: `kill` ends this process
+there as kill -9 does, `hold` waits there until the file is gone.
 """
 
 from __future__ import annotations

@@ -97,6 +97,17 @@ class Service:
         """Let go of what is held, and do nothing from now on."""
         (self.folder / "at").unlink(missing_ok=True)
 
+    def is_disarmed(self) -> bool:
+        """Return whether what was armed has happened, and the process is gone or serves again."""
+        assert self.process is not None
+        return not (self.folder / "at").exists() and (self.has_ended() or self._answers())
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(self.url + "/healthz", trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
+
     def is_held(self) -> bool:
         """Return whether a step is being held."""
         return (self.folder / "held").exists()
@@ -160,6 +171,11 @@ class Agent:
             "turns": [{"id": f"{session}-{n}", "role": "user", "content": text} for n, text in enumerate(turns)],
         }
         return self.call("POST", "/v1/write", body, key=f"write-{session}")
+
+    def write_one(self, session: str, text: str, turn_id: str) -> dict[str, Any]:
+        """Append one user turn."""
+        turn = {"id": turn_id, "role": "user", "content": text}
+        return self.call("POST", "/v1/write", {"session_id": session, "turns": [turn]}, key=f"{session}-{turn_id}")
 
     def turns(self, session: str) -> list[dict[str, Any]]:
         """Return every turn kept."""
