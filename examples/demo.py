@@ -15,9 +15,11 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -26,8 +28,14 @@ from model_server import Handler
 
 from memory_service.client import MemoryClient, Prelude, Recalled
 from memory_service.contract.items import Item
+from memory_service.contract.sessions import SessionDetail
+from memory_service.contract.verbs import Receipt
+
+T = TypeVar("T")
 
 STORE = "demo-memory"
+PATIENCE_SECONDS = 60.0
+"""How long the demo waits for background work before it gives up; it takes about a second."""
 MONDAY = (
     "Hi, I'm planning the week. My daughter is called Ingrid and she starts school in August.",
     "I am allergic to peanuts, so please keep that in mind.",
@@ -42,23 +50,25 @@ async def main() -> None:
     """Show what a store does, step by step."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="memplane-demo-") as folder, _model() as chat_url:
-        say("1. Start a store", "memplane serve, with its data in one folder; a rule-based model stands in for a chat model")
+        say(
+            "1. Start a store",
+            "memplane serve, with its data in one folder; a rule-based model stands in for a chat model",
+        )
         with _service(Path(folder) / "store", chat_url) as endpoint:
             print(f"   {endpoint} is ready after {time.monotonic() - started:.1f} s")
             os.environ["MEMPLANE_ENDPOINT"] = endpoint
             async with MemoryClient.bind(STORE, user="kim", outbox=Path(folder) / "outbox") as client:
                 await _show(client)
     say("How to go on")
-    print(
-        textwrap.indent(
-            "memplane serve                                     a store of your own, on http://127.0.0.1:8800\n"
-            'memplane remember "I like green tea"               save a fact, then:\n'
-            'memplane recall "what should I drink?"             find it again\n'
-            "docs/tutorial/first-agent.md                       the same from Python, step by step\n"
-            "docs/how-to/                                       Postgres, chat models, erasure",
-            "   ",
-        )
+    steps = (
+        ("serve", "a store of your own, on http://127.0.0.1:8800; then, in another terminal:"),
+        ('remember "I like green tea"', "save a fact"),
+        ('recall "What should I drink?"', "find it by meaning"),
     )
+    for arguments, does in steps:
+        print(f"   {f'{_memplane()} {arguments}':<48} {does}")
+    print(f"   {'docs/tutorial/first-agent.md':<48} an agent of your own, step by step")
+    print(f"   {'docs/how-to/':<48} tools, chat models, Postgres, erasure")
 
 
 async def _show(client: MemoryClient) -> None:
@@ -68,12 +78,13 @@ async def _show(client: MemoryClient) -> None:
         await monday.run(message)
         print(f"   user: {message}")
     await client.sessions.end("monday")
+    await client.sessions.compact("monday")
     detail = await _folded(client)
     print(f"   window: {len(detail.window)} newest turns, {detail.session.tokens} tokens, verbatim")
     for digest in detail.digests[:1]:
         print(f"   digest, version {digest.version}: {_short(digest.summary, 96)}")
     facts = await _facts(client, 5)
-    print("   facts: " + "; ".join(fact.text for fact in facts))
+    print("   facts: " + "\n          ".join(fact.text for fact in facts))
 
     say("3. Tuesday: another conversation", "asked by meaning: the question shares no word with what was said")
     question = "Which snacks would be dangerous?"
@@ -81,50 +92,53 @@ async def _show(client: MemoryClient) -> None:
     reply = await tuesday.run(question)
     print(f"   user: {question}")
     _block(reply.prelude)
+    print("   why, with the score and the parts of the rank:")
     found = await client.recall(question, session_id="tuesday", top_k=3, explain=True)
     _why(found)
 
-    say("4. A correction", "a newer statement takes an older one's place; the old one keeps its validity")
-    saved = await client.remember("User lives in Oslo", key="home")
-    saved = await client.remember("User lives in Lisbon", key="home")
-    assert saved.fact is not None
-    history = await client.facts.history(saved.fact.id)
-    for entry in history.entries:
-        print(f"   {entry.event:<10} {entry.text}")
-    old = next(fact for fact in await _facts(client, 1) if "peanuts" in fact.text)
-    new = await client.facts.supersede(old.id, "User is no longer allergic to peanuts")
-    before = await client.facts.get(old.id)
-    print(f"   superseded {before.text!r} by {new.text!r}")
+    say("4. A correction", "a newer statement takes an older one's place; the old one keeps its time and its successor")
+    old = next(fact for fact in await _facts(client, 5) if "Oslo" in fact.text)
+    earlier = datetime.now(UTC)
+    new = await client.facts.supersede(old.id, "User lives in Lisbon")
+    print(f"   superseded: {old.text!r} by {new.text!r}")
+    for title, as_of in (("now", None), (f"as of {earlier:%H:%M:%S}", earlier)):
+        found = await client.recall("Which city is home?", top_k=1, filters={"kinds": ["semantic"], "as_of": as_of})
+        print(f"   where is home, {title}: " + ", ".join(item.text for item in found.long_term.items))
 
     say("5. An erasure", "everything of this user with this agent, every tier at once, with a receipt")
     forgotten = await client.forget()
     assert forgotten.receipt_id is not None
     print("   erased: " + ", ".join(f"{count} {tier}" for tier, count in forgotten.erased.items() if count))
-    receipt = await client.receipts.get(forgotten.receipt_id)
-    while receipt.status != "purged":
-        await asyncio.sleep(0.1)
-        receipt = await client.receipts.get(forgotten.receipt_id)
+    receipt = await _purged(client, forgotten.receipt_id)
     print(f"   receipt {receipt.receipt_id}: bytes purged from the disk at {receipt.purged_at:%H:%M:%S} UTC")
     after = await client.recall(question, session_id="tuesday")
     print(f"   the same question now: {after.outcome.value}")
 
 
 async def _facts(client: MemoryClient, at_least: int) -> tuple[Item, ...]:
-    """Wait until extraction has run, then return the facts."""
-    while True:
-        page = await client.list(tiers=("fact",))
-        if len(page.items) >= at_least:
-            return page.items
-        await asyncio.sleep(0.1)
+    """Return the facts once extraction has found so many."""
+    page = await _until(lambda: client.list(tiers=("fact",)), lambda page: len(page.items) >= at_least)
+    return page.items
 
 
-async def _folded(client: MemoryClient):  # type: ignore[no-untyped-def]
-    """Wait until the window has been folded, then return the session."""
-    while True:
-        detail = await client.sessions.get("monday")
-        if detail.digests:
-            return detail
-        await asyncio.sleep(0.1)
+async def _folded(client: MemoryClient) -> SessionDetail:
+    """Return the session once its window has been folded."""
+    return await _until(lambda: client.sessions.get("monday"), lambda detail: bool(detail.digests))
+
+
+async def _purged(client: MemoryClient, receipt_id: str) -> Receipt:
+    """Return the receipt once the bytes are gone."""
+    return await _until(lambda: client.receipts.get(receipt_id), lambda receipt: receipt.status == "purged")
+
+
+async def _until(read: Callable[[], Awaitable[T]], is_done: Callable[[T], bool]) -> T:
+    """Read again and again until background work has come to where it should."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            found = await read()
+            if is_done(found):
+                return found
+            await asyncio.sleep(0.1)
 
 
 def _block(prelude: Prelude) -> None:
@@ -133,9 +147,15 @@ def _block(prelude: Prelude) -> None:
 
 
 def _why(found: Recalled) -> None:
-    for item in found.items:
+    for item in found.long_term.items:
         parts = ", ".join(f"{name} {value:+.2f}" for name, value in (item.explain or {}).items())
         print(f"   {item.score:.2f} {item.tier:<8} {_short(item.text, 48):<48} {parts}")
+
+
+def _memplane() -> str:
+    """Return the command as it can be typed here."""
+    command = Path(sys.executable).with_name("memplane")
+    return os.path.relpath(command) if command.is_relative_to(Path.cwd()) else "memplane"
 
 
 def _short(text: str, width: int) -> str:
