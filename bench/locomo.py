@@ -7,6 +7,10 @@ the same questions. What is stored of a turn is its speaker, its text with the c
 date: ids never, and the question's category is used for the report only. Vectors come from the built-in model through
 a cache outside of the repository.
 
+Abstention asks every question of a conversation that cannot answer it as well, and asks short questions of a handful
+of facts; freshness puts pairs of statements, the later one an update of the earlier one, among a conversation's turns.
+These sets are in bench/statements.py and need no data set.
+
 Evidence within a budget counts tokens of the block that the service would answer with, frame, dates and quotes
 included, by the counter that `--tokens` names.
 """
@@ -29,13 +33,22 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.statements import PARAPHRASES, UNANSWERABLE, UPDATES
 from bench.vectors import CachedEmbedder
 from memory_service.contract.scopes import Scope
 from memory_service.contract.turns import Role
 from memory_service.domain.assembly import Recalled, assemble
 from memory_service.domain.lexical import query_terms, terms, turn_embedding_text, turn_index_text
 from memory_service.domain.quoting import Counter
-from memory_service.domain.ranking import DEFAULT_WEIGHTS, ScopedPool, Weights, rank
+from memory_service.domain.ranking import (
+    DEFAULT_FLOOR,
+    DEFAULT_WEIGHTS,
+    Detail,
+    ScopedPool,
+    Weights,
+    rank,
+    settled,
+)
 from memory_service.ports.records import Pool
 from memory_service.providers.tokens import OfflineTokenCounter
 
@@ -289,6 +302,79 @@ def report(results: dict[str, list[Result]], spent: dict[str, float]) -> Iterato
                 yield f"ours - {name}, {metric}: {difference:+.3f} (95 % {low:+.3f} to {high:+.3f})"
 
 
+FLOORS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
+
+
+def abstention(conversations: Sequence[Conversation], embedder: CachedEmbedder) -> Iterator[str]:
+    """Yield what each floor keeps of what can be answered, and refuses of what cannot."""
+    own: list[tuple[Question, list[tuple[int, float]], list[tuple[int, float]]]] = []
+    columns = [Columns(conversation.turns, embedder) for conversation in conversations]
+    for number, conversation in enumerate(conversations):
+        foreign = columns[(number + 1) % len(columns)]
+        vectors = embedder.embed([question.text for question in conversation.questions])
+        for question, vector in zip(conversation.questions, vectors, strict=True):
+            query = query_terms(question.text)
+            own.append((question, _scored(columns[number], query, vector), _scored(foreign, query, vector)))
+    statements = [Said("", at, 1, "", text, _day(at)) for at, (_, text) in enumerate(PARAPHRASES, start=1)]
+    few = Columns(statements, embedder)
+    asked = embedder.embed([question for question, _ in PARAPHRASES])
+    found = [_scored(few, query_terms(q), v) for (q, _), v in zip(PARAPHRASES, asked, strict=True)]
+    unasked = embedder.embed(UNANSWERABLE)
+    refused = [_scored(few, query_terms(q), v) for q, v in zip(UNANSWERABLE, unasked, strict=True)]
+    yield "floor   own: answered   R@10   other conversation: refused  rows   30 facts: found  refused"
+    for floor in FLOORS:
+        cells = (
+            np.mean([any(score >= floor for _, score in rows) for _, rows, _ in own]),
+            np.mean([_recall(rows, question.evidence, floor) for question, rows, _ in own]),
+            np.mean([all(score < floor for _, score in rows) for _, _, rows in own]),
+            np.mean([sum(score >= floor for _, score in rows[:10]) for _, _, rows in own]),
+            np.mean([any(row == at and score >= floor for row, score in rows) for at, rows in enumerate(found)]),
+            np.mean([all(score < floor for _, score in rows) for rows in refused]),
+        )
+        mark = " (default)" if floor == DEFAULT_FLOOR else ""
+        yield "{:.2f}   {:>13.4f} {:>6.3f} {:>28.3f} {:>5.2f} {:>16.2f} {:>8.2f}".format(floor, *cells) + mark
+
+
+def freshness(conversations: Sequence[Conversation], embedder: CachedEmbedder) -> Iterator[str]:
+    """Yield how often the later of two statements goes first, as ranked and as settled."""
+    for number, conversation in enumerate(conversations[:3]):
+        turns = list(conversation.turns)
+        begin, span = turns[0].said_at, turns[-1].said_at - turns[0].said_at
+        speaker = turns[0].speaker
+        first = len(turns)
+        for at, (_, earlier, later) in enumerate(UPDATES):
+            turns.append(Said("", 1_000 + 2 * at, 1, speaker, earlier, begin + span * 0.3))
+            turns.append(Said("", 1_001 + 2 * at, 1, speaker, later, begin + span * 0.8))
+        columns = Columns(turns, embedder)
+        details = {("episode", row): Detail(frozenset(terms(turn.text))) for row, turn in enumerate(turns)}
+        newer = {"ranked": 0, "settled": 0}
+        vectors = embedder.embed([question for question, _, _ in UPDATES])
+        for at, ((question, _, _), vector) in enumerate(zip(UPDATES, vectors, strict=True)):
+            items = rank([ScopedPool(Scope.PRIVATE, columns.pool(query_terms(question), vector))], top=20).items
+            for name, order in (("ranked", items), ("settled", settled(items, details))):
+                rows = [item.row_id for item in order] + [first + 2 * at]
+                newer[name] += first + 2 * at + 1 in rows and rows.index(first + 2 * at + 1) < rows.index(
+                    first + 2 * at
+                )
+        yield f"freshness in conversation {number}: later statement first in " + ", ".join(
+            f"{count / len(UPDATES):.2f} {name}" for name, count in newer.items()
+        )
+
+
+def _scored(columns: Columns, query: Sequence[str], vector: NDArray[np.float32]) -> list[tuple[int, float]]:
+    ranking = rank([ScopedPool(Scope.PRIVATE, columns.pool(query, vector))], top=DEPTH, floor=0.0)
+    return [(item.row_id, item.score) for item in ranking.items]
+
+
+def _recall(rows: Sequence[tuple[int, float]], evidence: frozenset[int], floor: float) -> float:
+    kept = [row for row, score in rows if score >= floor][:10]
+    return len(evidence & set(kept)) / len(evidence)
+
+
+def _day(number: int) -> datetime:
+    return datetime(2026, 3, 1 + number % 28, tzinfo=UTC)
+
+
 def main() -> int:
     """Run the benchmark from the command line."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -303,8 +389,10 @@ def main() -> int:
         return 0
     if given.conversations:
         conversations = [conversations[int(number)] for number in given.conversations.split(",")]
-    results, spent = evaluate(conversations, CachedEmbedder(given.cache), ARMS, counter(given.tokens))
-    print("\n".join(report(results, spent)))
+    embedder = CachedEmbedder(given.cache)
+    results, spent = evaluate(conversations, embedder, ARMS, counter(given.tokens))
+    for lines in (report(results, spent), abstention(conversations, embedder), freshness(conversations, embedder)):
+        print("\n".join(lines), end="\n\n")
     return 0
 
 
