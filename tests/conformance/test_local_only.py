@@ -67,11 +67,9 @@ async def test_a_process_that_waits_gets_the_folder_when_it_is_given_back(tmp_pa
     await first.storage.transact(lambda tx: append(tx, "from the first"))
     second = Store(StorageConfig(data_dir=str(tmp_path), lock_wait_seconds=60))
     opening = asyncio.ensure_future(second.open())
-    while not hasattr(second, "storage"):
-        await asyncio.sleep(0)
-    while (health := await second.storage.health())[Part.STORAGE].reason is not Reason.WAITING_FOR_LOCK:
-        await asyncio.sleep(0)
-    assert not health[Part.STORAGE].ok
+    await asyncio.sleep(0)
+    health = await second.storage.health()
+    assert (health[Part.STORAGE].ok, health[Part.STORAGE].reason) == (False, Reason.WAITING_FOR_LOCK)
     await first.close()
     await opening
     assert await texts(second) == ["from the first"]
@@ -92,13 +90,16 @@ async def test_a_killed_process_leaves_no_lock_and_every_acknowledged_turn(tmp_p
         "        print(number, flush=True)\n"
         "asyncio.run(main())\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=repository, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        acknowledged = [process.stdout.readline().strip() for _ in range(20)]
-        process.send_signal(signal.SIGKILL)
-        acknowledged += process.stdout.read().split()
+
+    def write_until_killed() -> list[str]:
+        command = [sys.executable, "-c", code, str(tmp_path)]
+        with subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            printed = [process.stdout.readline().strip() for _ in range(20)]
+            process.send_signal(signal.SIGKILL)
+            return printed + process.stdout.read().split()
+
+    acknowledged = await asyncio.to_thread(write_until_killed)
     store = Store(StorageConfig(data_dir=str(tmp_path)))
     await store.open()
     stored = await texts(store)
@@ -110,7 +111,7 @@ async def test_a_killed_process_leaves_no_lock_and_every_acknowledged_turn(tmp_p
 async def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Store(StorageConfig(data_dir=str(tmp_path / "file" / "data")))
-    with pytest.raises(Misconfigured, match="data folder .*file/data"):
+    with pytest.raises(Misconfigured, match=r"data folder .*file/data"):
         await store.open()
     await store.close()
 

@@ -80,6 +80,7 @@ class PostgresServer:
         if pid is not None:
             os.kill(pid, signal.SIGQUIT)
             self._wait_for_end(pid)
+            (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def kill(self) -> None:
         """Kill the server's processes at once, as a crash of its machine would."""
@@ -96,6 +97,8 @@ class PostgresServer:
         self._wait_for_end(pid)
         for child in children:
             self._wait_for_end(child)
+        # A parent that reaps late leaves a zombie, which the next server would take for a running one.
+        (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def pid(self) -> int | None:
         """Return the postmaster's process id, or None where it does not run."""

@@ -173,7 +173,7 @@ def _said_there(erasure: Erasure, alias: str) -> tuple[str, dict[str, str]]:
             where = f"{alias}.agent = :agent AND {alias}.principal = :principal AND {alias}.session = :session"
             return f"{where} AND {alias}.session <> ''", {"agent": agent, "principal": principal, "session": session}
         case PairErasure():
-            return "1 = 0", {}
+            return f"{alias}.owner_id = 0", {}  # nobody's number
         case PrincipalErasure(principal):
             return f"{alias}.principal = :principal AND {alias}.principal <> ''", {"principal": principal}
         case AgentErasure(agent):

@@ -25,8 +25,8 @@ class Answers:
         Raises:
             InFlight: another transaction has held the key for longer than the lock timeout, 5 s.
         """
-        place = {"owner_id": self._owners.ensure_id(owner), "route": route, "key": key}
         try:
+            place = {"owner_id": self._owners.ensure_id(owner), "route": route, "key": key}
             claimed = self._link.run(
                 "INSERT INTO @idempotency (owner_id, route, key, body_hash, created_at)"
                 " VALUES (:owner_id, :route, :key, :body_hash, :now) ON CONFLICT (owner_id, route, key) DO NOTHING",
