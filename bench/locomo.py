@@ -346,7 +346,7 @@ def freshness(conversations: Sequence[Conversation], embedder: CachedEmbedder) -
             turns.append(Said("", 1_000 + 2 * at, 1, speaker, earlier, begin + span * 0.3))
             turns.append(Said("", 1_001 + 2 * at, 1, speaker, later, begin + span * 0.8))
         columns = Columns(turns, embedder)
-        details = {("episode", row): Detail(frozenset(terms(turn.text))) for row, turn in enumerate(turns)}
+        details = {("episode", row): Detail.of(turn.text) for row, turn in enumerate(turns)}
         newer = {"ranked": 0, "settled": 0}
         vectors = embedder.embed([question for question, _, _ in UPDATES])
         for at, ((question, _, _), vector) in enumerate(zip(UPDATES, vectors, strict=True)):

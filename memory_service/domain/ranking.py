@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.scopes import Scope
+from memory_service.domain.lexical import terms
 
 Floats = NDArray[np.float64]
 
@@ -94,6 +95,8 @@ class Weights:
     """Given to the newest row; the oldest gets nothing."""
     importance: float = 0.3
     """Given to a fact of importance 1, taken off one of importance 0."""
+    echo: float = 10.0
+    """Taken off a turn that asks and says no word that the query does not have: the same question, asked before."""
     near_equal: float = 0.4
     """Share of common stems from which two statements are about the same thing, so that the newer one goes first."""
     near_rank: float = 0.75
@@ -153,6 +156,13 @@ class Detail:
 
     terms: frozenset[str]
     importance: float | None = None
+    asks: bool = False
+    """Whether the text is a question."""
+
+    @classmethod
+    def of(cls, text: str, importance: float | None = None) -> Detail:
+        """Return the details of a stored text."""
+        return cls(frozenset(terms(text)), importance, asks=text.rstrip().endswith(("?", "？")))
 
 
 @dataclass(frozen=True)
@@ -192,7 +202,7 @@ def rank(
     rows = _union(used, weights)
     has_cosine = ~np.isnan(rows.cosines)
     population = sum(max(scoped.pool.population, len(scoped.pool.row_ids)) for scoped in used)
-    scores = _scores(rows.lexical, rows.cosines, has_cosine, population)
+    scores = _scores(rows, has_cosine, population)
     parts = _parts(rows, has_cosine, weights)
     ranks = np.round(sum(parts.values(), np.zeros(len(rows.keys))), 9)
 
@@ -236,19 +246,20 @@ def rank(
 
 
 def settled(
-    items: Sequence[Ranked], details: Mapping[tuple[str, int], Detail], weights: Weights = DEFAULT_WEIGHTS
+    items: Sequence[Ranked],
+    details: Mapping[tuple[str, int], Detail],
+    *,
+    query_terms: Sequence[str] = (),
+    weights: Weights = DEFAULT_WEIGHTS,
 ) -> tuple[Ranked, ...]:
-    """Return ranked items in their final order, once their rows are there: importance counts, and of two statements
-    that say nearly the same and answer about equally well the newer one comes first.
+    """Return ranked items in their final order, once their rows are there.
 
-    `details` are by tier and row id; an item without one keeps its place.
+    Importance counts; a turn that only asked the same goes behind what could answer it; and of two statements that
+    say nearly the same and answer about equally well the newer one comes first. `details` are by tier and row id; an
+    item without one keeps its place.
     """
-    weighed = []
-    for item in items:
-        detail = details.get((item.tier, item.row_id))
-        if item.tier == "fact" and detail is not None and detail.importance is not None:
-            item = _with_part(item, "importance", weights.importance * (2 * detail.importance - 1))  # noqa: PLW2901
-        weighed.append(item)
+    asked = frozenset(query_terms)
+    weighed = [_weighed(item, details.get((item.tier, item.row_id)), asked, weights) for item in items]
     weighed.sort(key=lambda item: (-round(item.rank, 9), item.row_id, item.tier == "episode"))
     near = _near_equal([details.get((item.tier, item.row_id)) for item in weighed], weights.near_equal)
     order: list[Ranked] = []
@@ -270,6 +281,17 @@ def settled(
         order.append(item)
         placed.add(at)
     return tuple(order)
+
+
+def _weighed(item: Ranked, detail: Detail | None, asked: frozenset[str], weights: Weights) -> Ranked:
+    if detail is None:
+        return item
+    if item.tier == "fact":
+        importance = 0.5 if detail.importance is None else detail.importance
+        return _with_part(item, "importance", weights.importance * (2 * importance - 1))
+    if detail.asks and detail.terms and detail.terms <= asked:
+        return _with_part(item, "echo", -weights.echo)
+    return item
 
 
 def _with_part(item: Ranked, name: str, value: float) -> Ranked:
@@ -443,19 +465,25 @@ def _lent(values: Floats, sessions: NDArray[np.int64], seqs: NDArray[np.int64], 
     return lent
 
 
-def _scores(lexical: Floats, cosines: Floats, has_cosine: NDArray[np.bool_], population: int) -> Floats:
+def _scores(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> Floats:
     """Return the absolute scores.
 
     Meaning and words each say on their own how sure they are. The more rows there are, the nearer the nearest
     unrelated one comes, so the cosine that counts as nothing grows with the population. A row beside a sure match may
-    be less sure itself: it belongs to what is being talked about.
+    be less sure itself: it belongs to what is being talked about. What the window shows lifts nothing: the question
+    itself often stands there.
     """
     nothing = COSINE_OF_ONE + COSINE_PER_TENFOLD * float(np.log10(min(max(population, 1), 10_000)))
-    meaning = np.clip((np.where(has_cosine, cosines, 0.0) - nothing) / (COSINE_CERTAIN - nothing), 0.0, 1.0)
-    words = np.clip(lexical * np.where(has_cosine, WORDS_BESIDE_MEANING, WORDS_ALONE), 0.0, 1.0)
+    cosines = np.where(has_cosine, rows.cosines, 0.0)
+    meaning = np.clip((cosines - nothing) / (COSINE_CERTAIN - nothing), 0.0, 1.0)
+    words = np.clip(rows.lexical * np.where(has_cosine, WORDS_BESIDE_MEANING, WORDS_ALONE), 0.0, 1.0)
     own = 1.0 - (1.0 - meaning) * (1.0 - words)
-    scores: Floats = np.round(own**OWN_SHARE * float(own.max()) ** (1.0 - OWN_SHARE), 6)
-    return scores
+    scores = own.copy()
+    for group in (rows.passes & ~rows.shown, ~rows.passes & ~rows.shown):
+        if bool(group.any()):
+            scores[group] = own[group] ** OWN_SHARE * float(own[group].max()) ** (1.0 - OWN_SHARE)
+    rounded: Floats = np.round(scores, 6)
+    return rounded
 
 
 COSINE_OF_ONE = 0.05

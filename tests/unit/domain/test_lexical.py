@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -137,7 +139,7 @@ def test_content_is_what_a_turn_says_even_if_it_has_parts() -> None:
 
 
 def test_a_turn_of_parts_says_its_texts_captions_and_results_but_no_arguments_links_or_keys() -> None:
-    parts = [
+    parts: list[Mapping[str, Any]] = [
         {"type": "text", "text": "Look at this"},
         {"type": "image", "url": "https://secret.example/x.png", "alt": "a red boat"},
         {"type": "tool_call", "id": "1", "name": "find_ferry", "arguments": {"harbour": "argumentative"}},
@@ -152,7 +154,7 @@ def test_a_turn_of_parts_says_its_texts_captions_and_results_but_no_arguments_li
 
 
 def test_tool_payloads_never_reach_the_vector() -> None:
-    parts = [
+    parts: list[Mapping[str, Any]] = [
         {"type": "text", "text": "The ferry leaves at noon."},
         {"type": "tool_call", "id": "1", "name": "find_ferry", "arguments": {}},
         {"type": "tool_result", "id": "1", "content": "raw payload"},

@@ -296,7 +296,7 @@ def test_rows_beyond_the_top_are_named_as_such() -> None:
 def details(texts: Sequence[str], importance: Sequence[float | None] | None = None) -> dict[tuple[str, int], Detail]:
     values = importance or [None] * len(texts)
     return {
-        ("fact", number): Detail(frozenset(terms(text)), value)
+        ("fact", number): Detail.of(text, value)
         for number, (text, value) in enumerate(zip(texts, values, strict=True), start=1)
     }
 
@@ -331,3 +331,26 @@ def test_importance_decides_between_facts_that_answer_alike() -> None:
 def test_items_without_details_keep_their_order() -> None:
     ranking = rank([scoped(pool("red boat", ["red boat", "boat", "red"]))], top=3, floor=0.0)
     assert settled(ranking.items, {}) == ranking.items
+
+
+def test_the_same_question_asked_before_goes_behind_its_answer() -> None:
+    question = "What is the name of my boat?"
+    texts = [question, "My boat is the Seagull by name.", "Rain.", "Tea."]
+    some = pool(question, texts, tier="episode", sessions=[1, 2, 3, 4], cosines=[1.0, 0.7, 0.1, 0.0])
+    ranking = rank([scoped(some)], top=4)
+    assert order(ranking)[0] == 1
+    by_row = {("episode", number): Detail.of(text) for number, text in enumerate(texts, start=1)}
+    items = settled(ranking.items, by_row, query_terms=query_terms(question))
+    assert items[0].row_id == 2
+    assert items[-1].parts["echo"] == -DEFAULT_WEIGHTS.echo
+
+
+def test_the_question_in_the_window_does_not_lift_what_has_nothing_to_do_with_it() -> None:
+    texts = ["What is the capital of Mongolia?", "Tea is green.", "Rent is due.", "Cats sleep."]
+    some = pool(texts[0], texts, tier="episode", sessions=[1, 2, 3, 4], cosines=[1.0, 0.15, 0.1, 0.05])
+    assert rank([scoped(some, window=(1, 0))], top=4).outcome is RankOutcome.NO_MATCHES
+
+
+def test_a_match_behind_the_filters_does_not_lift_what_passes_them() -> None:
+    some = pool("red boat", ["The boat is red.", "Tea."], cosines=[0.9, 0.16], passes=[False, True])
+    assert rank([scoped(some)], top=4).outcome is RankOutcome.FILTERED_OUT
