@@ -58,6 +58,9 @@ test: lint ## Every test that needs no real pods
 	@echo "==> all tests"
 	@$(PYTEST) -n auto tests
 
+docs: $(VENV)/.dev ## Write the generated parts of the reference pages anew
+	@$(RUN)/python docs/generate.py
+
 constraints: $(RUN)/uv ## Lock the dependencies anew
 	@$(RUN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --all-extras --group test --group lint --python-version 3.11 pyproject.toml -o constraints.txt
 	@grep -q '^uv==' constraints.txt || { $(RUN)/uv --version | sed -E 's/uv ([0-9.]+).*/uv==\1/' >> constraints.txt; sort -o constraints.txt constraints.txt; }

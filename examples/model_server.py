@@ -45,9 +45,7 @@ _FACTS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 
 
-_HEAD = re.compile(
-    r"(?:(?P<seq>\d+) )?(?:\d{4}-\d\d-\d\d \d\d:\d\d )?(?P<role>\(\w+\): |user: |assistant: |system: |(?=[^:]+: ))"
-)
+_HEAD = re.compile(r"(?:(?:(?P<seq>\d+) )?\d{4}-\d\d-\d\d \d\d:\d\d |(?=(?:user|assistant|system): ))")
 
 
 @dataclass(frozen=True)
@@ -161,8 +159,8 @@ def said_in(section: str) -> list[Said]:
         head = _HEAD.match(line)
         text = _quoted_end(line[head.end() :]) if head else None
         if head and text is not None:
-            mark = line[head.start("role") :]
-            by_user = not mark.startswith(("(assistant)", "(tool)", "(system)", "assistant:", "system:"))
+            speaker = line[head.end() :]
+            by_user = not speaker.startswith(("(assistant)", "(tool)", "(system)", "assistant:", "system:"))
             found.append(Said(text, by_user, int(head["seq"]) if head["seq"] else None))
     return found
 

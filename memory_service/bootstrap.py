@@ -20,8 +20,9 @@ from memory_service.contract.config import AuthMode, ServiceConfig, StorageType,
 from memory_service.contract.health import Counters, HealthReport, Part, PartHealth, Reason
 from memory_service.contract.sessions import JobState
 from memory_service.engines import open_engine
-from memory_service.errors import Misconfigured, StorageUnavailable, Unavailable
+from memory_service.errors import Misconfigured, ModelUnavailable, StorageUnavailable, Unavailable
 from memory_service.identity.build import make_authenticator
+from memory_service.observability.metered import MeteredChat
 from memory_service.observability.metrics import PrometheusMeter
 from memory_service.observability.process import NoSteps, SystemClock
 from memory_service.operations.services import Services
@@ -55,7 +56,9 @@ class Runtime:
         self._chat = open_chat(config.models.chat, self.clock)
         self._embedder = open_embedder(config.models.embedding, self._counter, self.clock)
         self._engine = (
-            open_engine(config, self._chat, self._embedder, self._counter) if self._chat is not None else None
+            open_engine(config, MeteredChat(self._chat, self.meter, "extraction"), self._embedder, self._counter)
+            if self._chat is not None
+            else None
         )
         self._services: Services | None = None
         self._waiting = PartHealth(ok=False, reason=Reason.STARTING, message="starting", since=self.clock.now())
@@ -209,6 +212,15 @@ class Runtime:
                 await asyncio.sleep(OPEN_AGAIN_SECONDS)
         logger.info("storage open", extra={"storage": self.config.storage.type.value})
         self.opened.set()
+        if self._engine is not None:
+            await self._engine.warm()
+
+    async def _warm_embedder(self) -> None:
+        """Load the model before anybody waits for it; one that is away now may be there at the first call."""
+        try:
+            await self._embedder.warm()
+        except ModelUnavailable as error:
+            logger.warning("embedding model not ready", extra={"reason": error.reason})
 
     async def _compose(self) -> Services:
         storage_config = self.config.storage
@@ -227,7 +239,7 @@ class Runtime:
             clock=self.clock,
         )
         try:
-            await storage.migrate()
+            await asyncio.gather(storage.migrate(), asyncio.to_thread(self._counter.warm), self._warm_embedder())
         except BaseException:
             await storage.close()
             raise
@@ -235,7 +247,7 @@ class Runtime:
             config=self.config,
             storage=storage,
             embedder=self._embedder,
-            chat=self._chat,
+            chat=MeteredChat(self._chat, self.meter, "digest") if self._chat is not None else None,
             engine=self._engine,
             counter=self._counter,
             clock=self.clock,
@@ -292,9 +304,7 @@ async def migrate(config: ServiceConfig) -> None:
     counter = open_counter()
     clock = SystemClock()
     embedder = open_embedder(config.models.embedding, counter, clock)
-    storage = open_storage(
-        config.storage, embedding_model=embedder.model, dimension=embedder.dimension, clock=clock
-    )
+    storage = open_storage(config.storage, embedding_model=embedder.model, dimension=embedder.dimension, clock=clock)
     try:
         await storage.migrate()
     finally:

@@ -12,10 +12,10 @@ from starlette.types import ASGIApp
 
 from memory_service import __version__
 from memory_service.api.gate import Gate
-from memory_service.api.problems import STATUS, problem_of, problem_of_http, problem_of_validation
+from memory_service.api.problems import STATUS, problem, problem_of, problem_of_http, problem_of_validation
 from memory_service.api.routes import admin, health, memory, sessions
 from memory_service.bootstrap import Runtime
-from memory_service.contract.problems import PROBLEM_MEDIA_TYPE, Problem
+from memory_service.contract.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemKind
 from memory_service.errors import MemoryServiceError
 from memory_service.identity.build import http_rules
 
@@ -47,6 +47,7 @@ def create_api(runtime: Runtime | None) -> FastAPI:
     api.add_exception_handler(MemoryServiceError, _own)
     api.add_exception_handler(RequestValidationError, _validation)
     api.add_exception_handler(HTTPException, _http)
+    api.add_exception_handler(Exception, _unexpected)
     api.openapi = lambda: _openapi(api)  # type: ignore[method-assign]
     return api
 
@@ -69,6 +70,13 @@ async def _validation(_request: Request, error: Exception) -> Response:
 
 async def _http(_request: Request, error: Exception) -> Response:
     return problem_of_http(cast(HTTPException, error))
+
+
+async def _unexpected(_request: Request, _error: Exception) -> Response:
+    """Answer before the error goes on to the gate, which logs it; without this the framework would say it its way."""
+    return problem(
+        ProblemKind.INTERNAL, "the service failed on this request; its log has the traceback under this request_id"
+    )
 
 
 def _openapi(api: FastAPI) -> dict[str, Any]:

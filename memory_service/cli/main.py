@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from dataclasses import dataclass
 
@@ -82,6 +83,8 @@ def main() -> None:
         # A pipe in an old locale must not turn a remembered umlaut into a crash.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    # Commands print what a person needs to know; a service that is run here sets up its own log.
+    logging.getLogger("memory_service").addHandler(logging.NullHandler())
     cli(prog_name="memplane")
 
 

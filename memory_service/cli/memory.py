@@ -353,11 +353,12 @@ def facts_delete(connection: Connection, fact_id: str, yes: bool) -> None:
     if not yes:
         click.confirm(f"Delete fact {fact_id}? It cannot be brought back.", abort=True, err=True)
     with connection.client() as client:
-        client.facts.delete(fact_id)
+        deleted = client.facts.delete(fact_id)
     if connection.wants_json:
-        output.as_json({"id": fact_id, "deleted": True})
+        output.as_json(deleted)
     else:
-        output.line(f"deleted: {fact_id}")
+        output.line(f"{deleted.status.value}: {fact_id}")
+        output.line(f"receipt {deleted.receipt_id}")
 
 
 @facts.command("history")

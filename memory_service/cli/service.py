@@ -71,7 +71,7 @@ def serve(config_file: str | None, no_worker: bool, **flags: Any) -> None:
     Prints `listening on http://HOST:PORT` to standard error when it is ready.
     """
     with _configured(config_file, _flags(flags, no_worker)) as config:
-        _run("memory_service.api.serve", "run", config)
+        _run("memory_service.process.serve", "run", config)
 
 
 @click.command(short_help="Do background work for a store on Postgres.")
@@ -79,7 +79,7 @@ def serve(config_file: str | None, no_worker: bool, **flags: Any) -> None:
 def work(config_file: str | None, **flags: Any) -> None:
     """Do the background work of a store on Postgres that is served with --no-worker."""
     with _configured(config_file, _flags(flags, no_worker=False)) as config:
-        _run("memory_service.worker.run", "run", config)
+        _run("memory_service.process.work", "run", config)
 
 
 @click.command(short_help="Bring a store's schema up to date.")

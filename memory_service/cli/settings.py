@@ -64,7 +64,7 @@ class Layered:
     `secrets` maps the path of a `…File` setting to the secret that such a file would hold.
     """
 
-    config: ServiceConfig
+    config: ServiceConfig = field(repr=False)
     sources: Mapping[str, str]
     secrets: Mapping[Path, str] = field(default_factory=dict, repr=False)
     ignored: tuple[str, ...] = ()

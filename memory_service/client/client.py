@@ -37,7 +37,7 @@ import httpx
 from memory_service.client import requests
 from memory_service.client.binding import BindingSource, ProjectedBinding, ResolvedBinding
 from memory_service.client.breaker import Breaker
-from memory_service.client.courier import Courier, Stored
+from memory_service.client.courier import Courier
 from memory_service.client.errors import (
     ContractError,
     InvalidRequest,
@@ -195,9 +195,9 @@ class Facts(_Verbs):
         """Correct one fact and return it; with `revision` a fact that changed meanwhile raises Conflict."""
         return await self._ask(requests.facts_patch(fact_id, idempotency_key=idempotency_key, **changes))
 
-    async def delete(self, fact_id: str, *, idempotency_key: str | None = None) -> None:
-        """Delete one fact; it is gone when this returns."""
-        await self._ask(requests.facts_delete(fact_id, idempotency_key=idempotency_key))
+    async def delete(self, fact_id: str, *, idempotency_key: str | None = None) -> ForgetResponse:
+        """Delete one fact and return the receipt; nothing reads it any more when this returns."""
+        return await self._ask(requests.facts_delete(fact_id, idempotency_key=idempotency_key))
 
     async def list(
         self,
@@ -797,15 +797,14 @@ class MemoryClient(_Verbs):
             logger.warning("the outbox took no turns; they are sent without it", exc_info=True)
             self._shared.counts.add("unqueued", request.verb)
             return None
-        results: dict[int, Stored | ContractError] = {}
         lane = lane_of(where["user"], where["session_id"])
         reason = "the turns are queued; the service did not take them in time"
         try:
             async with asyncio.timeout(max(0.0, deadline - self._shared.exchange.clock())):
-                await courier.deliver(lane=lane, fresh=entry_id, deadline=deadline, results=results)
+                await courier.deliver(lane=lane, fresh=entry_id, deadline=deadline)
         except (TimeoutError, OutboxError) as error:
             reason = f"{reason}: {error or type(error).__name__}"
-        result = results.get(entry_id)
+        result = courier.fate(entry_id)
         if isinstance(result, ContractError):
             self._shared.counts.add("refused", request.verb)
             await asyncio.to_thread(lambda: courier.outbox.discard(entry_id=entry_id))

@@ -37,6 +37,10 @@ MAX_ATTEMPTS = 50
 MAX_PAUSE_SECONDS = 30.0
 
 
+KEPT_FATES = 1_000
+"""Fates of entries that are remembered for the calls that put them; a call asks for its own at once."""
+
+
 class Courier:
     """Delivers one outbox through one exchange. Use it from one event loop at a time."""
 
@@ -50,6 +54,7 @@ class Courier:
         self._task: asyncio.Task[None] | None = None
         self._may_hold_entries: bool | None = None
         self._is_closed = False
+        self._fates: dict[int, Stored | ContractError] = {}
 
     async def waiting(self, lane: str | None = None) -> int:
         """Return how many entries wait; costs one look at the folder while nothing was ever put there."""
@@ -79,7 +84,6 @@ class Courier:
         lane: str | None = None,
         fresh: int | None = None,
         deadline: float | None = None,
-        results: dict[int, Stored | ContractError] | None = None,
     ) -> Delivery:
         """Deliver what waits, in one lane or in all, until the service is unavailable or `deadline` has come.
 
@@ -87,7 +91,6 @@ class Courier:
             lane: the only lane to look at.
             fresh: an entry that was put by this very call, which is sent as a call of now.
             deadline: on the exchange's clock; without one, each entry has its own.
-            results: filled with what became of each entry.
 
         Raises:
             OutboxError: the outbox cannot be used.
@@ -98,10 +101,19 @@ class Courier:
             if lock is None:
                 return Delivery(waiting=await self.waiting(lane))
             try:
-                done = await self._round(lane, fresh, deadline, results if results is not None else {})
+                done = await self._round(lane, fresh, deadline)
             finally:
                 lock.close()
         return done.model_copy(update={"waiting": await self.waiting(lane)})
+
+    def fate(self, entry_id: int) -> Stored | ContractError | None:
+        """Return what became of an entry that this courier delivered lately, whichever of its calls did it."""
+        return self._fates.get(entry_id)
+
+    def _note(self, entry_id: int, fate: Stored | ContractError) -> None:
+        self._fates[entry_id] = fate
+        while len(self._fates) > KEPT_FATES:
+            del self._fates[next(iter(self._fates))]
 
     def kick(self) -> None:
         """Start delivering in the background unless that runs already or nothing was put."""
@@ -159,7 +171,6 @@ class Courier:
         lane: str | None,
         fresh: int | None,
         deadline: float | None,
-        results: dict[int, Stored | ContractError],
     ) -> Delivery:
         tally = {"delivered": 0, "refused": 0, "erased": 0}
         blocked: set[str] = set()
@@ -176,12 +187,12 @@ class Courier:
                     deadline=by if deadline is None else min(by, deadline),
                     patient=False,
                 )
-                results[entry.id] = answer
+                self._note(entry.id, answer)
                 tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
             except Erased as error:
                 if error.refuser is not Refuser.SERVICE:
                     break
-                results[entry.id] = error
+                self._note(entry.id, error)
                 logger.warning("queued turns dropped: erased meanwhile", extra={"entry": entry.id})
                 tally["erased"] += await self._settle(entry, self.outbox.drop_erased, "erased")
             except ContractError as error:
@@ -193,7 +204,7 @@ class Courier:
                     # body said otherwise how long it had waited, was stored.
                     tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
                     continue
-                results[entry.id] = error
+                self._note(entry.id, error)
                 tally["refused"] += await self._set_aside(entry, error.problem, refusal(error))
             except ServiceUnavailable as error:
                 if error.reason is UnavailableReason.SERVICE_ERROR:

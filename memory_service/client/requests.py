@@ -343,10 +343,10 @@ def facts_patch(fact_id: str, *, idempotency_key: str | None = None, **changes: 
     return Request("facts.patch", "PATCH", path, Item, body=_json(body), idempotency_key=_key(idempotency_key))
 
 
-def facts_delete(fact_id: str, *, idempotency_key: str | None = None) -> Request[Empty]:
+def facts_delete(fact_id: str, *, idempotency_key: str | None = None) -> Request[ForgetResponse]:
     """Delete one fact."""
     path = f"/v1/facts/{_id('fact_id', fact_id)}"
-    return Request("facts.delete", "DELETE", path, Empty, idempotency_key=_key(idempotency_key))
+    return Request("facts.delete", "DELETE", path, ForgetResponse, idempotency_key=_key(idempotency_key))
 
 
 def facts_list(

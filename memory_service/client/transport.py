@@ -78,8 +78,8 @@ class Transport:
                 f"{endpoint} broke off its answer to {request.verb}: {type(error).__name__}",
                 reason=UnavailableReason.BAD_ANSWER,
             ) from error
-        except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
-            # RuntimeError and ValueError: what the layers below raise for closed loops, closed pools and odd hosts.
+        except (httpx.HTTPError, OSError, RuntimeError, ValueError, OverflowError, ExceptionGroup) as error:
+            # The last four are what the layers below raise for closed loops, closed pools, odd hosts and odd ports.
             raise ServiceUnavailable(
                 f"{endpoint} cannot be reached: {error or type(error).__name__}", reason=UnavailableReason.UNREACHABLE
             ) from error
@@ -87,7 +87,7 @@ class Transport:
     async def aclose(self) -> None:
         """Close the connections."""
         pool, self._pool = self._pool, None
-        if pool is not None:
+        if pool is not None and self._made_for[0] is asyncio.get_running_loop():
             await pool.aclose()
 
     def _connections(self, endpoint: str, ca: str | None) -> httpx.AsyncClient:

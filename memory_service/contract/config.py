@@ -48,7 +48,7 @@ class ChatConfig(FileModel):
     url: str | None = None
     model: str | None = None
     api_key_file: str | None = None
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
     timeout_seconds: Seconds = 60
     max_retries: Annotated[int, Field(ge=0, le=20)] = 2
     context_tokens: Annotated[int, Field(ge=512)] = 16_384
@@ -66,7 +66,7 @@ class EmbeddingConfig(FileModel):
     url: str | None = None
     model: str | None = None
     api_key_file: str | None = None
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
     dimensions: Annotated[int, Field(ge=1, le=4_096)] | None = None
     timeout_seconds: Seconds = 15
     query_timeout_seconds: Seconds = 2

@@ -85,6 +85,7 @@ class JobKind(StrEnum):
     EMBED = "embed"
     EXPIRE = "expire"
     PURGE = "purge"
+    RECONCILE_INDEX = "reconcile_index"
     REBUILD_INDEX = "rebuild_index"
 
 

@@ -164,6 +164,7 @@ def turn_embedding_text(
 ) -> str:
     """Return the text whose vector makes a turn findable by meaning; empty when it should have none.
 
+    The speaker is in it and the date is not: beside words that have it, a date in the vector was measured to harm.
     Payloads stay out: tool calls, tool results, and content that is JSON.
     """
     text = content if content is not None and content.strip() else None
@@ -171,7 +172,8 @@ def turn_embedding_text(
         text = "\n".join(piece for piece in _spoken(parts or (), tools=False) if piece.strip())
     if role is Role.TOOL or not text.strip() or _is_json(text):
         return ""
-    return turn_index_text(name, role, said_at, text)
+    speaker = name or ("" if role is Role.USER else role.value)
+    return f"{speaker}: {text}" if speaker else text
 
 
 def fact_index_text(text: str, *, key: str | None = None, category: str | None = None, tags: Sequence[str] = ()) -> str:

@@ -91,7 +91,12 @@ class Supersede:
 
 @dataclass(frozen=True)
 class Ignore:
-    """Keep this fact as it is, and note the newcomer's source with it unless it is `older` or `pinned`."""
+    """Store nothing new.
+
+    `same` and `less`: the fact was said once more, so the newcomer's source is noted with it, and its `said_at` moves
+    on to the newcomer's if that is later: a statement between the two does not replace what was said again after it.
+    `older` and `pinned`: the newcomer does not hold.
+    """
 
     id: str
     reason: Literal["same", "less", "older", "pinned"]
@@ -104,7 +109,7 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
     """Return what to do with a newcomer, whatever the order of `known`.
 
     1. The same key, or the same dedupe key: the newer statement holds.
-    2. The same text: known already.
+    2. The same text: known already; one without a key becomes the newcomer's if that has one.
     3. The engine says which fact it updates: the newer statement holds.
     4. Near in meaning and in words: the one that says more holds.
     5. Near in meaning, same attribute of one value, other value (or the same statement negated): the newer one holds.
@@ -117,21 +122,32 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
     for fact in active:
         if _same_label(newcomer, fact):
             return _by_label(newcomer, fact)
+    if newcomer.key is not None:
+        # What is saved under a key is to be found under it, whatever else says the same: only a fact without a key
+        # can become it.
+        order = [fact for fact in order if fact.key is None]
+        active = [fact for fact in active if fact.key is None]
     for fact in order:
         # A repeat of what was superseded is old news, unless it was said again after that.
         if normal_text(fact.text) == normal_text(newcomer.text) and (fact.active or newcomer.said_at <= fact.said_at):
-            return Ignore(fact.id, "same")
+            if newcomer.key is None:
+                return Ignore(fact.id, "same")
+            if fact.active:
+                return Replace(fact.id)
     for fact in active:
         if newcomer.updates == fact.id:
             return _newest(newcomer, fact)
     mine = frozenset(terms(newcomer.text))
-    for fact in active:
-        theirs = frozenset(terms(fact.text))
-        if (fact.cosine or 0.0) < NEAR_EQUAL or _is_negated(newcomer.text) != _is_negated(fact.text):
-            continue
-        if mine <= theirs:
+    near = [
+        (fact, frozenset(terms(fact.text)))
+        for fact in order
+        if (fact.cosine or 0.0) >= NEAR_EQUAL and _is_negated(newcomer.text) == _is_negated(fact.text)
+    ]
+    for fact, theirs in near:
+        if newcomer.key is None and mine <= theirs and (fact.active or newcomer.said_at <= fact.said_at):
             return Ignore(fact.id, "same" if mine == theirs else "less")
-        if theirs < mine and theirs and newcomer.said_at >= fact.said_at and fact.key is None:
+    for fact, theirs in near:
+        if fact.active and theirs and theirs < mine and newcomer.said_at >= fact.said_at and fact.key is None:
             return Add() if fact.pinned and newcomer.by_extraction else Supersede(fact.id)
     for fact in active:
         if (fact.cosine or 0.0) >= SAME_SUBJECT and _contradict(newcomer.text, mine, fact.text):
@@ -180,7 +196,7 @@ def _contradict(text: str, mine: frozenset[str], other: str) -> bool:
     common = left & right
     if _is_negated(text) != _is_negated(other):
         return bool(common) and (left <= right or right <= left)
-    if not common or len(left - right) > 3 or len(right - left) > 3 or left == right:
+    if not common or not 0 < len(left - right) <= 3 or not 0 < len(right - left) <= 3:
         return False
     # Same frame, other value: the frame has to name an attribute that has one value, and to be most of the shorter.
     return bool(common & _ONE_VALUE) and 2 * len(common) >= min(len(left), len(right))

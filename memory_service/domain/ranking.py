@@ -11,7 +11,7 @@ neither move a row nor be inferred from one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, Protocol
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.scopes import Scope
+from memory_service.domain.lexical import terms
 
 Floats = NDArray[np.float64]
 
@@ -76,13 +77,16 @@ class Weights:
 
     k1: float = 0.9
     """BM25: how soon repeats of a word stop counting. Turns are short, so soon."""
-    b: float = 0.4
+    b: float = 0.3
     """BM25: how much a long row is held against it."""
-    neighbours: float = 0.3
-    """Share of the BM25 of the turn before and the turn after."""
-    session: float = 0.3
-    """Share of the BM25 of the whole session, as one document among the sessions."""
-    cosine: float = 0.5
+    neighbours: tuple[float, ...] = (0.4, 0.25)
+    """Share that a turn gets of the BM25 of the turns next to it, and of those one further away: an answer seldom
+    repeats the words of its question."""
+    session: float = 0.8
+    """Share that a turn gets of the BM25 of its whole session, as one document among the sessions."""
+    session_b: float = 0.75
+    """The `b` of that: sessions differ more in length than turns do."""
+    cosine: float = 1.0
     """Weight of the cosine's z-score beside that of BM25."""
     long_reply: float = 0.5
     """Taken off for each doubling of a turn's length over `long_reply_terms`, when the user did not say it."""
@@ -91,10 +95,17 @@ class Weights:
     """Given to the newest row; the oldest gets nothing."""
     importance: float = 0.3
     """Given to a fact of importance 1, taken off one of importance 0."""
+    echo: float = 10.0
+    """Taken off a turn that asks and says no word that the query does not have: the same question, asked before."""
+    near_equal: float = 0.4
+    """Share of common stems from which two statements are about the same thing, so that the newer one goes first."""
+    near_rank: float = 0.75
+    """And only if its rank is at least this share of the older one's: else it does not answer the query as well."""
 
 
 DEFAULT_WEIGHTS = Weights()
 DEFAULT_FLOOR = 0.2
+"""Score below which a row is no match where neither caller nor store says otherwise."""
 
 
 class RankOutcome(StrEnum):
@@ -141,11 +152,17 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Detail:
-    """What a fetched row adds to its ranking: the stems of what it says, and how much it was said to matter."""
+    """What a fetched row adds to its ranking: the stems of its text alone, and how much a fact was said to matter."""
 
     terms: frozenset[str]
     importance: float | None = None
-    pinned: bool = False
+    asks: bool = False
+    """Whether the text is a question."""
+
+    @classmethod
+    def of(cls, text: str, importance: float | None = None) -> Detail:
+        """Return the details of a stored text."""
+        return cls(frozenset(terms(text)), importance, asks=text.rstrip().endswith(("?", "？")))
 
 
 @dataclass(frozen=True)
@@ -184,7 +201,8 @@ def rank(
         return Ranking(RankOutcome.NO_MATCHES, text_only=True)
     rows = _union(used, weights)
     has_cosine = ~np.isnan(rows.cosines)
-    scores = _scores(rows.lexical, rows.cosines, has_cosine)
+    population = sum(max(scoped.pool.population, len(scoped.pool.row_ids)) for scoped in used)
+    scores = _scores(rows, has_cosine, population)
     parts = _parts(rows, has_cosine, weights)
     ranks = np.round(sum(parts.values(), np.zeros(len(rows.keys))), 9)
 
@@ -225,6 +243,79 @@ def rank(
     else:
         outcome = RankOutcome.NO_MATCHES
     return Ranking(outcome, tuple(items), tuple(left), text_only=not bool(has_cosine.any()))
+
+
+def settled(
+    items: Sequence[Ranked],
+    details: Mapping[tuple[str, int], Detail],
+    *,
+    query_terms: Sequence[str] = (),
+    weights: Weights = DEFAULT_WEIGHTS,
+) -> tuple[Ranked, ...]:
+    """Return ranked items in their final order, once their rows are there.
+
+    Importance counts; a turn that only asked the same goes behind what could answer it; and of two statements that
+    say nearly the same and answer about equally well the newer one comes first. `details` are by tier and row id; an
+    item without one keeps its place.
+    """
+    asked = frozenset(query_terms)
+    weighed = [_weighed(item, details.get((item.tier, item.row_id)), asked, weights) for item in items]
+    weighed.sort(key=lambda item: (-round(item.rank, 9), item.row_id, item.tier == "episode"))
+    near = _near_equal([details.get((item.tier, item.row_id)) for item in weighed], weights.near_equal)
+    order: list[Ranked] = []
+    placed: set[int] = set()
+    for at, item in enumerate(weighed):
+        if at in placed:
+            continue
+        newer = [
+            other
+            for other in np.flatnonzero(near[at]).tolist()
+            if other not in placed
+            and weighed[other].tier == item.tier
+            and weighed[other].said_at > item.said_at
+            and weighed[other].rank >= weights.near_rank * item.rank
+        ]
+        for other in sorted(newer, key=lambda other: (-weighed[other].said_at, other)):
+            order.append(_with_part(weighed[other], "newer", item.rank - weighed[other].rank))
+            placed.add(other)
+        order.append(item)
+        placed.add(at)
+    return tuple(order)
+
+
+def _weighed(item: Ranked, detail: Detail | None, asked: frozenset[str], weights: Weights) -> Ranked:
+    if detail is None:
+        return item
+    if item.tier == "fact":
+        importance = 0.5 if detail.importance is None else detail.importance
+        return _with_part(item, "importance", weights.importance * (2 * importance - 1))
+    if detail.asks and detail.terms and detail.terms <= asked:
+        return _with_part(item, "echo", -weights.echo)
+    return item
+
+
+def _with_part(item: Ranked, name: str, value: float) -> Ranked:
+    if value == 0:
+        return item
+    parts = {**item.parts, name: value}
+    return replace(item, parts=parts, rank=sum(parts.values()))
+
+
+def _near_equal(details: Sequence[Detail | None], least: float) -> NDArray[np.bool_]:
+    """Return which pairs share so many of their stems (Dice coefficient) that they speak of the same thing."""
+    index: dict[str, int] = {}
+    rows, columns = [], []
+    for row, detail in enumerate(details):
+        for term in sorted(detail.terms) if detail is not None else ():
+            rows.append(row)
+            columns.append(index.setdefault(term, len(index)))
+    holds = np.zeros((len(details), max(len(index), 1)), np.float32)
+    holds[rows, columns] = 1
+    shared = holds @ holds.T
+    sizes = holds.sum(axis=1)
+    total = sizes[:, None] + sizes[None, :]
+    near: NDArray[np.bool_] = (shared > 0) & (2 * shared >= least * total)
+    return near
 
 
 _NOTHING = 1e-6
@@ -270,20 +361,19 @@ def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
     keys = np.concatenate([s.pool.row_ids.astype(np.int64) * 2 + (s.pool.tier == "episode") for s in pools])
     all_bm25 = np.concatenate(bm25)
     pool_index = np.repeat(np.arange(len(pools)), [len(own) for own in bm25])
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    if bool(np.any(ordered[1:] == ordered[:-1])):
+    order: slice | NDArray[np.intp] = slice(None)
+    if not bool(np.all(keys[1:] > keys[:-1])):
         # A row that several scopes found counts once, as its best one has it.
-        order = np.lexsort((pool_index, -all_bm25, keys))
-        ordered = keys[order]
-        order = order[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+        best_first = np.lexsort((pool_index, -all_bm25, keys))
+        ordered = keys[best_first]
+        order = best_first[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
     return _Rows(
         keys=keys[order],
         pool_index=pool_index[order],
         sessions=np.concatenate([s.pool.session_ids for s in pools])[order],
         seqs=np.concatenate([s.pool.seqs for s in pools])[order],
         roles=np.concatenate([s.pool.roles for s in pools])[order],
-        said_at=np.concatenate([s.pool.said_at for s in pools]).astype(np.float64)[order],
+        said_at=np.concatenate([s.pool.said_at for s in pools]).astype(np.float64, copy=False)[order],
         lengths=np.concatenate([s.pool.lengths for s in pools]).astype(np.float64)[order],
         cosines=np.concatenate([s.pool.cosines for s in pools]).astype(np.float64)[order],
         passes=np.concatenate([s.pool.passes for s in pools])[order],
@@ -294,8 +384,8 @@ def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
 
 
 def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
-    """Return each row's BM25, turns smoothed over their conversation, and its own BM25 as a share of the highest
-    that any text could have for this query.
+    """Return each row's BM25, that of turns smoothed over their conversation, and what of it is not the session's as
+    a share of the highest that any text could have for this query.
     """
     size = len(pool.row_ids)
     if pool.term_counts.shape[1] == 0:
@@ -303,24 +393,20 @@ def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
     population = max(pool.population, size)
     idf = _idf(population, pool.document_counts.astype(np.float64))
     mean = max(pool.total_length, 1.0) / max(population, 1)
-    row, term = np.nonzero(pool.term_counts)
-    counts = pool.term_counts[row, term].astype(np.float64)
-    own = _bm25(row, term, counts, pool.lengths.astype(np.float64), mean, idf, weights, size)
-    normal = np.minimum(own / (float(idf.sum()) * (weights.k1 + 1)), 1.0)
+    flat = pool.term_counts.ravel()
+    filled = np.flatnonzero(flat)
+    row, term = np.divmod(filled, pool.term_counts.shape[1])
+    counts = flat[filled].astype(np.float64)
+    own = _bm25(row, term, counts, pool.lengths.astype(np.float64) / mean, idf, weights.k1, weights.b)
+    highest = float(idf.sum()) * (weights.k1 + 1)
     if pool.tier == "fact":
-        return own, normal
+        return own, np.minimum(own / highest, 1.0)
 
-    smoothed = own
-    order = np.lexsort((pool.seqs, pool.session_ids))
+    order = _conversation_order(pool)
     sessions, seqs = pool.session_ids[order], pool.seqs[order]
-    if weights.neighbours and size > 1:
-        follows = (sessions[1:] == sessions[:-1]) & (seqs[1:] == seqs[:-1] + 1)
-        sorted_own = own[order]
-        lent = np.zeros(size)
-        lent[1:] += np.where(follows, sorted_own[:-1], 0.0)
-        lent[:-1] += np.where(follows, sorted_own[1:], 0.0)
-        smoothed = smoothed.copy()
-        smoothed[order] += weights.neighbours * lent
+    smoothed = own.copy()
+    smoothed[order] += _lent(own[order], sessions, seqs, weights.neighbours)
+    normal = np.minimum(smoothed / highest, 1.0)
     starts = np.concatenate(([True], sessions[1:] != sessions[:-1]))
     count = int(starts.sum())
     if weights.session and count > 1:
@@ -332,9 +418,19 @@ def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
         lengths: Floats = np.bincount(index, pool.lengths, count).astype(np.float64)
         session_idf = _idf(count, (totals > 0).sum(axis=0).astype(np.float64))
         at, which = np.nonzero(totals)
-        whole = _bm25(at, which, totals[at, which], lengths, float(lengths.mean()), session_idf, weights, count)
+        relative = lengths / max(float(lengths.mean()), 1e-9)
+        whole = _bm25(at, which, totals[at, which], relative, session_idf, weights.k1, weights.session_b)
         smoothed = smoothed + weights.session * whole[index]
     return smoothed, normal
+
+
+def _conversation_order(pool: Columns) -> slice | NDArray[np.intp]:
+    """Return what sorts the rows by session and seq."""
+    sessions, seqs = pool.session_ids, pool.seqs
+    step = sessions[1:] - sessions[:-1]
+    if bool(np.all((step > 0) | ((step == 0) & (seqs[1:] > seqs[:-1])))):
+        return slice(None)
+    return np.lexsort((seqs, sessions))
 
 
 def _idf(population: int, containing: Floats) -> Floats:
@@ -345,29 +441,59 @@ def _bm25(  # noqa: PLR0917  (columns of one table)
     row: NDArray[np.int64],
     term: NDArray[np.int64],
     counts: Floats,
-    lengths: Floats,
-    mean_length: float,
+    relative_lengths: Floats,
     idf: Floats,
-    weights: Weights,
-    size: int,
+    k1: float,
+    b: float,
 ) -> Floats:
     """Return BM25 a row from the cells that are not zero, added up in the order of the cells."""
-    normal = weights.k1 * (1 - weights.b + weights.b * lengths / max(mean_length, 1e-9))
-    cells = idf[term] * counts * (weights.k1 + 1) / (counts + normal[row])
-    total: Floats = np.bincount(row, cells, size).astype(np.float64)
+    normal = k1 * (1 - b + b * relative_lengths)
+    cells = idf[term] * counts * (k1 + 1) / (counts + normal[row])
+    total: Floats = np.bincount(row, cells, len(relative_lengths)).astype(np.float64)
     return total
 
 
-def _scores(lexical: Floats, cosines: Floats, has_cosine: NDArray[np.bool_]) -> Floats:
-    """Return the absolute score: how sure words and meaning are, each on its own, that the row is about the query."""
-    meaning = np.clip((np.where(has_cosine, cosines, 0.0) - _COSINE_LOW) / (_COSINE_HIGH - _COSINE_LOW), 0.0, 1.0)
-    words = np.clip(lexical / _LEXICAL_HIGH, 0.0, 1.0)
-    return np.round(1.0 - (1.0 - meaning) * (1.0 - words), 6)
+def _lent(values: Floats, sessions: NDArray[np.int64], seqs: NDArray[np.int64], shares: Sequence[float]) -> Floats:
+    """Return what each turn gets from those around it; `values` are in the order of session and seq."""
+    lent = np.zeros(len(values))
+    for distance, share in enumerate(shares, start=1):
+        if share == 0 or len(values) <= distance:
+            continue
+        near = (sessions[distance:] == sessions[:-distance]) & (seqs[distance:] - seqs[:-distance] == distance)
+        lent[distance:] += share * np.where(near, values[:-distance], 0.0)
+        lent[:-distance] += share * np.where(near, values[distance:], 0.0)
+    return lent
 
 
-_COSINE_LOW = 0.2
-_COSINE_HIGH = 0.9
-_LEXICAL_HIGH = 1.0
+def _scores(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> Floats:
+    """Return the absolute scores.
+
+    Meaning and words each say on their own how sure they are. The more rows there are, the nearer the nearest
+    unrelated one comes, so the cosine that counts as nothing grows with the population. A row beside a sure match may
+    be less sure itself: it belongs to what is being talked about. What the window shows lifts nothing: the question
+    itself often stands there.
+    """
+    nothing = COSINE_OF_ONE + COSINE_PER_TENFOLD * float(np.log10(min(max(population, 1), 10_000)))
+    cosines = np.where(has_cosine, rows.cosines, 0.0)
+    meaning = np.clip((cosines - nothing) / (COSINE_CERTAIN - nothing), 0.0, 1.0)
+    words = np.clip(rows.lexical * np.where(has_cosine, WORDS_BESIDE_MEANING, WORDS_ALONE), 0.0, 1.0)
+    own = 1.0 - (1.0 - meaning) * (1.0 - words)
+    scores = own.copy()
+    for group in (rows.passes & ~rows.shown, ~rows.passes & ~rows.shown):
+        if bool(group.any()):
+            scores[group] = own[group] ** OWN_SHARE * float(own[group].max()) ** (1.0 - OWN_SHARE)
+    rounded: Floats = np.round(scores, 6)
+    return rounded
+
+
+COSINE_OF_ONE = 0.05
+COSINE_PER_TENFOLD = 0.1
+COSINE_CERTAIN = 0.8
+WORDS_BESIDE_MEANING = 0.7
+WORDS_ALONE = 1.3
+OWN_SHARE = 0.4
+"""Calibration of the score, for the built-in embedder; docs/decisions/0002-ranking.md has the measurements. Another
+embedder spreads its cosines otherwise: then the floor is to be chosen anew (`longTerm.scoreFloor`)."""
 
 
 def _parts(rows: _Rows, has_cosine: NDArray[np.bool_], weights: Weights) -> dict[str, Floats]:

@@ -87,7 +87,13 @@ def session_owner(caller: Caller, session_id: str, workspace: str | None = None)
 
 
 def fact_owner(session: Owner, scope: Scope) -> Owner:
-    """Return the owner of facts from a session's turns, for work that runs after the call (`scope` as it was then)."""
+    """Return the owner of facts from a session's turns, for work that runs after the call (`scope` as it was then).
+
+    Raises:
+        ScopeUnresolved: `user` for a session without a principal, which no write leaves behind.
+    """
+    if scope is Scope.USER and not session.principal:
+        raise _unresolved(SkipReason.PRINCIPAL_MISSING)
     match scope:
         case Scope.PRIVATE:
             return Owner(scope, session.agent, session.principal, workspace=session.workspace)
@@ -403,7 +409,7 @@ def encode_generation(numbers: Mapping[Owner, int]) -> str:
     entries = b"".join(
         sorted(owner_hash(owner) + number.to_bytes(_NUMBER_BYTES, "big") for owner, number in numbers.items())
     )
-    return base64.urlsafe_b64encode(entries + _check_bytes(entries)).decode().rstrip("=")
+    return _to_text(entries + _check_bytes(entries))
 
 
 def check_generation(given: str, numbers: Mapping[Owner, int], home: Owner) -> None:
@@ -463,6 +469,8 @@ def _decode_generation(text: str) -> dict[bytes, int]:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError, ValueError) as error:
         raise _foreign_generation() from error
+    if _to_text(raw) != text:
+        raise _foreign_generation()
     entries, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
     size = _HASH_BYTES + _NUMBER_BYTES
     if len(raw) < _CHECK_BYTES or len(entries) % size or _check_bytes(entries) != check:
@@ -471,6 +479,10 @@ def _decode_generation(text: str) -> dict[bytes, int]:
         entries[at : at + _HASH_BYTES]: int.from_bytes(entries[at + _HASH_BYTES : at + size], "big")
         for at in range(0, len(entries), size)
     }
+
+
+def _to_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 def _check_bytes(entries: bytes) -> bytes:

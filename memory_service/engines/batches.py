@@ -11,6 +11,8 @@ from memory_service.ports.models import SaidTurn, TokenCounter
 FRAME_TOKENS = 24
 """Room for what a prompt writes around each turn: number, time, speaker."""
 LEAST_PIECE_TOKENS = 32
+LONGEST_TOKEN_CHARS = 128
+"""Characters that one token covers at most: a window of this many for each token holds a whole piece."""
 MARGIN = 0.9
 """Share of a model's context that is used: its tokens are not those that are counted here."""
 MAX_ANSWER_TOKENS = 4_096
@@ -65,14 +67,16 @@ def shortened(turns: Sequence[SaidTurn], counter: TokenCounter) -> tuple[SaidTur
 
 
 def _pieces(turn: SaidTurn, room: int, counter: TokenCounter) -> list[SaidTurn]:
-    if counter.count(quoted(turn.text)) <= room:
+    longest = room * LONGEST_TOKEN_CHARS
+    if len(turn.text) <= longest and counter.count(quoted(turn.text)) <= room:
         return [turn]
     pieces: list[SaidTurn] = []
-    rest = turn.text
-    while rest:
-        piece = counter.cut(rest, room) or rest[:1]
+    at = 0
+    while at < len(turn.text):
+        window = turn.text[at : at + longest + 1]
+        piece = counter.cut(window, room) or window[:1]
         while len(piece) > 1 and counter.count(quoted(piece)) > room:  # Quotes may be longer than what they quote.
             piece = piece[: len(piece) * 3 // 4]
         pieces.append(replace(turn, text=piece))
-        rest = rest[len(piece) :]
+        at += len(piece)
     return pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,7 +29,11 @@ class Bridge:
         self.failure: Exception | None = None
 
     def wait_for(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `start()` on the loop and return its result; blocking, for one thread at a time."""
+        """Run `start()` on the loop and return its result; blocking, for one thread at a time.
+
+        Raises:
+            Abandoned: the caller has left.
+        """
         with self._lock:
             if self._abandoned:
                 raise Abandoned
@@ -37,6 +41,8 @@ class Bridge:
             self._pending = pending
         try:
             return pending.result()
+        except CancelledError as error:
+            raise Abandoned from error
         except Exception as error:
             self.failure = self.failure or error
             raise

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from memory_service.contract.health import Reason
 from memory_service.domain import extraction
 from memory_service.engines.asking import in_halves, said, whole_answer
 from memory_service.engines.batches import batches, room_in, shortened
+from memory_service.errors import Misconfigured
 from memory_service.ports.models import Candidate, Chat, KnownFact, SaidTurn, TokenCounter, UnparseableAnswer
 
 KNOWN_FACT_TOKENS = 160
+LEAST_CONTEXT_TOKENS = 1_024
+"""The instructions, an answer and `LEAST_TURN_TOKENS` of conversation fit in this."""
 LEAST_TURN_TOKENS = 64
 """Where the prompt leaves less than this for the new turns, earlier turns and then known facts are left out of it."""
 
@@ -19,6 +24,17 @@ class NativeEngine:
     """Asks a chat model with the prompt of `domain.extraction`, once for each part of the turns that fits it."""
 
     def __init__(self, chat: Chat, counter: TokenCounter, *, system_prompt: str | None = None) -> None:
+        """Take the parts.
+
+        Raises:
+            Misconfigured: the chat model's context is too short for the instructions.
+        """
+        if chat.context_tokens < LEAST_CONTEXT_TOKENS:
+            raise Misconfigured(
+                f"the engine 'native' needs a chat model with contextTokens of at least {LEAST_CONTEXT_TOKENS}, "
+                f"got {chat.context_tokens}; choose another model",
+                reason=Reason.NOT_CONFIGURED,
+            )
         self._chat = chat
         self._counter = counter
         self._system_prompt = system_prompt
@@ -45,7 +61,7 @@ class NativeEngine:
         earlier = shortened(said(context), self._counter)
         found: list[Candidate] = []
         left, earlier, short = self._fitting(earlier, short, max_facts)
-        for part in batches(new, left, self._counter):
+        for part in await asyncio.to_thread(batches, new, left, self._counter):
             before = tuple(earlier)
 
             async def ask(asked: tuple[SaidTurn, ...], before: tuple[SaidTurn, ...] = before) -> list[Candidate]:
@@ -56,6 +72,9 @@ class NativeEngine:
         return extraction.cleaned(
             found, seqs={turn.seq for turn in new}, refs={fact.ref for fact in known}, max_facts=max_facts
         )
+
+    async def warm(self) -> None:
+        """Do nothing: there is nothing to load."""
 
     async def close(self) -> None:
         """Hold nothing."""

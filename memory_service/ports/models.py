@@ -61,8 +61,13 @@ class Completion:
 class Chat(Protocol):
     """A chat model."""
 
-    model: str
-    context_tokens: int
+    @property
+    def model(self) -> str:
+        """The model's name."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that a request and its answer may have together."""
 
     async def complete(self, messages: Sequence[Message], *, max_tokens: int, json_object: bool = False) -> Completion:
         """Return the answer.

@@ -144,7 +144,7 @@ class Turns(Protocol):
         """Return turns that a Pool named, by row id; ids that are gone are left out."""
 
     def expire(self, *, before: datetime, limit: int) -> int:
-        """Delete turns that were stored earlier and are no longer in a window nor wait for extraction; how many."""
+        """Delete turns that were stored earlier, oldest first, and take them out of their windows; return how many."""
 
 
 class Digests(Protocol):

@@ -18,7 +18,7 @@ from memory_service.contract.health import Reason
 from memory_service.errors import ModelUnavailable
 from memory_service.ports.models import Clock, Completion, Message, ModelUsage, TokenCounter
 from memory_service.ports.records import Vector
-from memory_service.providers.averaging import unit_mean
+from memory_service.providers.averaging import MAX_CHUNKS, evenly, unit_mean
 from memory_service.providers.endpoint import Endpoint, Refused, Retrying
 from memory_service.providers.health import ProviderState
 from memory_service.providers.query_cache import QueryCache
@@ -29,6 +29,8 @@ BYTES_PER_NUMBER = 32
 """Most bytes that one number of a vector takes as JSON text."""
 ENVELOPE_BYTES = 256 * 1024
 """Bytes that an embedding answer may take besides its numbers."""
+LONGEST_TOKEN_CHARS = 128
+"""Characters that one token covers at most: a window of this many for each token holds a whole chunk."""
 MAX_INPUTS = 32
 """Inputs of one embedding request: the smallest default limit among the servers that are in use."""
 MAX_BATCH_TOKENS = 32_000
@@ -153,7 +155,8 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
         """Return one unit vector a text, in order.
 
-        A text longer than the model's input is cut into chunks whose vectors are averaged. Where the endpoint refuses
+        A text longer than the model's input is cut into chunks whose vectors are averaged; of more than 32 chunks, 32
+        are taken evenly. Where the endpoint refuses
         the length all the same (its tokens are others), shorter chunks are tried and kept to.
 
         Raises:
@@ -218,14 +221,17 @@ class OpenAIEmbedder:
 
     def _chunks(self, text: str, cap: int) -> list[tuple[str, int]]:
         """Return pieces of at most `cap` tokens with their counts, at least one, none of them empty."""
-        pieces: list[tuple[str, int]] = []
-        rest = text.strip() or " "  # An empty input is refused by most servers.
-        while rest:
-            piece = self._counter.cut(rest, cap) or rest[:1]
-            if piece.strip() or not pieces:
-                pieces.append((piece, max(1, self._counter.count(piece))))
-            rest = rest[len(piece) :]
-        return pieces
+        text = text.strip() or " "  # An empty input is refused by most servers.
+        window = (cap + 1) * LONGEST_TOKEN_CHARS
+        pieces: list[str] = []
+        at = 0
+        while at < len(text):
+            piece = self._counter.cut(text[at : at + window], cap) or text[at]
+            pieces.append(piece)
+            at += len(piece)
+        solid = [piece for piece in pieces if piece.strip()] or pieces[:1]
+        chosen = [solid[place] for place in evenly(len(solid), MAX_CHUNKS)]
+        return [(piece, max(1, self._counter.count(piece))) for piece in chosen]
 
     async def _embed_chunks(self, chunks: Sequence[tuple[str, int]]) -> NDArray[np.float64]:
         rows = [await self._embed_batch(batch) for batch in _batches(chunks)]

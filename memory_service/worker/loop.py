@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from memory_service.worker.registry import MODEL, OPERATIONS, QUICK
 
 logger = logging.getLogger(__name__)
 
+SWEEPS_PER_UPKEEP = 20
+"""Expiry and the vector index are looked after with every so many sweeps: every ten minutes by default."""
 RENEWALS_PER_LEASE = 3
 """A lease is renewed this often within its length, so that one slow renewal does not lose it."""
 
@@ -188,9 +191,11 @@ class Worker:
 
     async def _sweeps(self) -> None:
         pause = self._services.config.worker.sweep_seconds
-        while not self._stopping.is_set():
+        for number in itertools.count():
+            if self._stopping.is_set():
+                return
             try:
-                await sweep(self._services)
+                await sweep(self._services, upkeep=number % SWEEPS_PER_UPKEEP == 0)
             except StorageUnavailable as error:
                 self._services.meter.count("sweeps_missed", reason=error.reason)
             try:

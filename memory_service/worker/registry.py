@@ -10,7 +10,7 @@ from memory_service.operations.background.extract import extract
 from memory_service.operations.background.fold import fold
 from memory_service.operations.background.held import HeldJob
 from memory_service.operations.background.index_turns import index_turns
-from memory_service.operations.background.upkeep import expire, purge, rebuild_index
+from memory_service.operations.background.upkeep import expire, purge, rebuild_index, reconcile_index
 
 OPERATIONS: Mapping[JobKind, Callable[[HeldJob], Awaitable[None]]] = {
     JobKind.INDEX_TURNS: index_turns,
@@ -19,10 +19,18 @@ OPERATIONS: Mapping[JobKind, Callable[[HeldJob], Awaitable[None]]] = {
     JobKind.EMBED: embed,
     JobKind.EXPIRE: expire,
     JobKind.PURGE: purge,
+    JobKind.RECONCILE_INDEX: reconcile_index,
     JobKind.REBUILD_INDEX: rebuild_index,
 }
 
-QUICK = (JobKind.INDEX_TURNS, JobKind.EMBED, JobKind.EXPIRE, JobKind.PURGE, JobKind.REBUILD_INDEX)
+QUICK = (
+    JobKind.INDEX_TURNS,
+    JobKind.EMBED,
+    JobKind.EXPIRE,
+    JobKind.PURGE,
+    JobKind.RECONCILE_INDEX,
+    JobKind.REBUILD_INDEX,
+)
 """Jobs without a chat model: they have workers of their own, so that a slow model delays no vector and no purge."""
 
 MODEL = (JobKind.FOLD, JobKind.EXTRACT)

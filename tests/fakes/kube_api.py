@@ -8,6 +8,7 @@ as strict as the real one where the product leans on it (audiences, resource ver
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import json
 import ssl
@@ -84,6 +85,12 @@ def make_key(algorithm: str = "RS256", kid: str | None = None) -> SigningKey:
     return SigningKey(kid or uuid.uuid4().hex, algorithm, private)
 
 
+@functools.cache
+def _first_key() -> SigningKey:
+    """One for all servers of a test run: making an RSA key takes longer than most tests."""
+    return make_key()
+
+
 class FakeKubeApi:
     """Enter it to start it. `folder` gets the CA and the service's own token.
 
@@ -99,7 +106,7 @@ class FakeKubeApi:
         self.token_file = str(folder / "token")
         self.url = ""
         self._now = now or (lambda: datetime.now(UTC))
-        self._keys = [make_key()]
+        self._keys = [_first_key()]
         self._dead_pods: set[str] = set()
         self._version = 100
         self._oldest = 0

@@ -96,7 +96,7 @@ class Mem0Engine:
         wanted = prompting.instructions(self._system_prompt, max_facts)
         earlier = shortened(said(context), self._counter)
         found: list[Candidate] = []
-        for part in batches(new, self._left(earlier, near, wanted), self._counter):
+        for part in await asyncio.to_thread(batches, new, self._left(earlier, near, wanted), self._counter):
             before = tuple(earlier)
 
             async def ask(asked: tuple[SaidTurn, ...], before: tuple[SaidTurn, ...] = before) -> list[Candidate]:

@@ -105,8 +105,6 @@ async def _summarise(services: Services, chat: Chat, prior: str, turns: Sequence
         )
         messages = (Message("system", prompt.system), Message("user", prompt.user))
         answer = await chat.complete(messages, max_tokens=config.digest_tokens)
-        services.meter.count("model_tokens", answer.usage.input_tokens, direction="input", purpose="fold")
-        services.meter.count("model_tokens", answer.usage.output_tokens, direction="output", purpose="fold")
         accepted = digests.accepted(answer.text, digest_tokens=config.digest_tokens, counter=services.counter)
         if accepted is None:
             raise UnparseableAnswer("the model answered with an empty summary; the previous digest is kept")

@@ -24,16 +24,22 @@ PURGE_AGAIN = timedelta(seconds=5)
 """How soon a purge that waits for a lock, a snapshot or space tries again."""
 
 
-async def sweep(services: Services) -> int:
+async def sweep(services: Services, *, upkeep: bool = True) -> int:
     """Enqueue what the state of the store calls for, whoever should have done it before; return how many jobs.
 
     Level-based: idle sessions are extracted, facts without a vector embedded, old rows expired and erased bytes purged
-    even when the process that owed it died. Safe to run on every replica at once.
+    even when the process that owed it died. `upkeep` adds what need not run often: expiry and the vector index.
+    Safe to run on every replica at once.
     """
 
     def work(tx: Transaction) -> int:
         now = tx.now()
-        drafts: list[JobDraft | None] = [JobDraft(kind=JobKind.EXPIRE, dedupe_key="expire", run_at=now, lane="expire")]
+        drafts: list[JobDraft | None] = []
+        if upkeep:
+            drafts += [
+                JobDraft(kind=JobKind.EXPIRE, dedupe_key="expire", run_at=now, lane="expire"),
+                JobDraft(kind=JobKind.RECONCILE_INDEX, dedupe_key="reconcile_index", run_at=now, lane="vector_index"),
+            ]
         if services.engine is not None:
             idle = tx.sessions.waiting_for_extraction(
                 idle_before=now - services.config.idle_after, limit=SWEEP_SESSIONS
@@ -93,6 +99,12 @@ async def purge(held: HeldJob) -> None:
     if step.done:
         logger.info("erased bytes purged", extra={"job_id": held.job.id, "receipts": len(receipts)})
     return None
+
+
+async def reconcile_index(held: HeldJob) -> None:
+    """Bring the vector index up to the rows."""
+    await held.services.storage.reconcile_index()
+    await held.drop()
 
 
 async def rebuild_index(held: HeldJob) -> None:

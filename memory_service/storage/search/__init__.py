@@ -7,15 +7,15 @@ full-text and vector indexes of the database (locally: a Chroma mirror), always 
 How the rest of storage calls this package:
 
     index = local_search(data_dir, dimension)       once per Storage; Postgres: SearchIndex()
-    search = index.over(link, committed=True)       for each transaction that only reads: what it reads is kept for others
+    search = index.over(link, committed=True)       for each transaction that only reads: others use what it read
     search = index.over(link)                       for each transaction that may write
     search.similar(owner_row, vector, limit=...)    nearest active facts: (row id, cosine)
     index.clear()                                   after an erasure was committed
     index.close()
 
-What the schema must hold is in the migrations named `search`. Lexemes are `<owner id>:<stem>`, so that a full-text index
-is entered by owner. No text column of Postgres has statistics: they would copy samples into the catalogue, where no
-purge reaches them.
+What the schema must hold is in the migrations named `search`. Lexemes are `<owner id>:<stem>`, so that a full-text
+index is entered by owner. No text column of Postgres has statistics: they would copy samples into the catalogue, where
+no purge reaches them.
 
 `owners.revision` moves on with every change of the owner's facts (vectors included), `sessions.index_revision` with
 every vector that a session's turns gain and with turns that go one by one; numbers of sessions and rows are never

@@ -197,19 +197,24 @@ def _match(corpus: Corpus, stem: str) -> dict[str, Any]:
     return {**corpus.parameters, "lexemes": lexemes, "match": quoted}
 
 
-def _holding(corpus: Corpus, where: str) -> str:
+def _holding(link: Link, corpus: Corpus, where: str) -> str:
     """Return the FROM and WHERE of the rows that hold a stem; the array is the index's own expression."""
     table = corpus.table
-    prefix = "r.owner_id::text || ':'"
-    words = f"string_to_array({prefix} || replace(r.terms, ' ', ' ' || {prefix}), ' ')"
-    return (
-        f"[[@{table} AS r|{table}_words AS w CROSS JOIN {table} AS r ON r.{corpus.key} = w.rowid]]"
-        f" WHERE [[{words} && CAST(:lexemes AS TEXT[])|{table}_words MATCH :match]] AND {where}"
-    )
+    if link.is_postgres:
+        prefix = "r.owner_id::text || ':'"
+        words = f"string_to_array({prefix} || replace(r.terms, ' ', ' ' || {prefix}), ' ')"
+        return f"@{table} AS r WHERE {words} && CAST(:lexemes AS TEXT[]) AND {where}"
+    # CROSS JOIN keeps the order: the words are asked first.
+    joined = f"@{table}_words AS w CROSS JOIN @{table} AS r ON r.{corpus.key} = w.rowid"
+    return f"{joined} WHERE {table}_words MATCH :match AND {where}"
 
 
 def _document_count(link: Link, corpus: Corpus, stem: str) -> int:
-    found = link.row(f"SELECT COUNT(*) FROM {_holding(corpus, corpus.countable)}", _match(corpus, stem))
+    holding = _holding(link, corpus, corpus.countable)
+    if not link.is_postgres and corpus.tier == "episode" and corpus.session_id is None:
+        # The words alone say whose they are, and every turn counts: no row has to be looked at.
+        holding = "@turns_words WHERE turns_words MATCH :match"
+    found = link.row(f"SELECT COUNT(*) FROM {holding}", _match(corpus, stem))
     assert found is not None
     return int(found[0])
 
@@ -223,7 +228,7 @@ def _by_words(link: Link, corpus: Corpus, query: SearchQuery, statistics: Statis
         if not statistics.document_counts[number] or len(seen) >= room:
             continue
         found = link.rows(
-            f"SELECT r.{corpus.key} FROM {_holding(corpus, corpus.where)}"
+            f"SELECT r.{corpus.key} FROM {_holding(link, corpus, corpus.where)}"
             f" ORDER BY [[r.{corpus.key}|w.rowid]] DESC LIMIT :room",
             {**_match(corpus, query.terms[number]), "room": room - len(seen)},
         )

@@ -50,7 +50,7 @@ class Mirror:
         """Open nothing yet: `reconcile` does, when there is an owner with more than `exact_rows` rows."""
         self._data_dir = data_dir
         self._dimension = dimension
-        self._exact_rows = exact_rows
+        self.exact_rows = exact_rows
         self._folder: ChromaFolder | None = None
         self._asked: set[Owned] = set()
         self._working = threading.Lock()
@@ -117,7 +117,7 @@ class Mirror:
                 self._folder = None
 
     def _large(self, link: Link) -> set[Owned]:
-        limit = {"limit": self._exact_rows}
+        limit = {"limit": self.exact_rows}
         facts = link.rows("SELECT owner_id FROM @facts GROUP BY owner_id HAVING COUNT(*) > :limit", limit)
         homes = link.rows("SELECT home_id FROM @sessions GROUP BY home_id HAVING SUM(last_seq) > :limit", limit)
         return {("fact", row[0]) for row in facts} | {("episode", row[0]) for row in homes}

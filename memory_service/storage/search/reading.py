@@ -100,7 +100,7 @@ def fact_state(link: Link, owner_id: int) -> FactState:
 def count_turns(link: Link, home_ids: Sequence[int], *, upto: int) -> int:
     """Return how many turns these home pairs have, but look no further than `upto`."""
     found = link.row(
-        "SELECT COUNT(*) FROM (SELECT 1 FROM @turns WHERE owner_id IN [:homes] LIMIT :upto) AS some",
+        "SELECT COUNT(*) FROM (SELECT 1 FROM @turns WHERE owner_id IN [:homes] LIMIT :upto) AS counted",
         {"homes": list(home_ids), "upto": upto},
     )
     return 0 if found is None else int(found[0])
@@ -110,7 +110,7 @@ def count_facts(link: Link, owner_id: int, *, upto: int) -> int:
     """Return how many facts of an owner can ever count, but look no further than `upto`."""
     found = link.row(
         "SELECT COUNT(*) FROM (SELECT 1 FROM @facts WHERE owner_id = :owner AND status IN ('active', 'superseded')"
-        " LIMIT :upto) AS some",
+        " LIMIT :upto) AS counted",
         {"owner": owner_id, "upto": upto},
     )
     return 0 if found is None else int(found[0])

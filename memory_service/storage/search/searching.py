@@ -64,6 +64,12 @@ class SearchIndex:
         """
         return OwnerSearch(self, link, Own(next(self._tickets), committed))
 
+    def limit_exact(self, rows: int) -> None:
+        """Score owners of more rows than this through indexes from now on."""
+        self.exact_rows = rows
+        if self.mirror is not None:
+            self.mirror.exact_rows = rows
+
     def drop(self, owner_ids: Collection[int]) -> None:
         """Forget all rows of these owners: call it when their erasure is committed."""
         self.cache.drop(owner_ids)

@@ -121,6 +121,21 @@ def test_two_agents_and_two_users_with_one_session_id_have_four_sessions() -> No
     assert len({scopes.session_owner(caller, "s1") for caller in callers}) == 4
 
 
+@pytest.mark.parametrize("scope", ALL)
+@pytest.mark.parametrize("workspace", [None, "w1"])
+def test_facts_that_are_extracted_later_go_where_the_call_would_have_put_them(
+    scope: Scope, workspace: str | None
+) -> None:
+    caller = agent(ANNA, scope=scope)
+    session = scopes.session_owner(caller, "s1", workspace)
+    assert scopes.fact_owner(session, scope) == scopes.write_owner(caller, None, "s1", workspace)
+
+
+def test_a_session_without_a_principal_has_no_user_to_give_facts_to() -> None:
+    with pytest.raises(ScopeUnresolved):
+        scopes.fact_owner(scopes.session_owner(agent(), "s1"), Scope.USER)
+
+
 # Reading
 
 

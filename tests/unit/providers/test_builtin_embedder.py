@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ import pytest
 
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelUnavailable
+from memory_service.ports.records import Vector
 from memory_service.providers import BuiltinEmbedder, builtin_embedder
 from tests.unit.providers.conftest import StillClock
 
@@ -70,9 +72,9 @@ async def test_a_query_that_is_repeated_is_embedded_once_until_an_erasure(
     calls: list[list[str]] = []
     embed = embedder._runner.embed
 
-    def counting(texts: list[str]) -> list[np.ndarray]:
+    def counting(texts: list[str], stop: threading.Event) -> list[Vector]:
         calls.append(texts)
-        return embed(texts)
+        return embed(texts, stop)
 
     monkeypatch.setattr(embedder._runner, "embed", counting)
     first = await embedder.embed_query("where does Ann live?")

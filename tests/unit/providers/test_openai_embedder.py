@@ -96,6 +96,14 @@ async def test_a_text_that_the_endpoint_calls_too_long_is_cut_shorter_and_rememb
     assert server.counts[EMBEDDINGS] == asked + 1
 
 
+async def test_a_text_of_a_million_characters_costs_a_bounded_number_of_inputs(
+    make_embedder: MakeEmbedder, server: ModelServer
+) -> None:
+    (vector,) = await make_embedder(inputTokens=64).embed(["green tea " * 100_000])
+    assert float(np.linalg.norm(vector)) == pytest.approx(1, abs=1e-6)
+    assert sum(len(request.body["input"]) for request in server.requests) == 32
+
+
 async def test_a_refusal_that_is_not_about_length_ends(make_embedder: MakeEmbedder, server: ModelServer) -> None:
     server.always(EMBEDDINGS, Status(400, code="invalid_model"))
     embedder = make_embedder()

@@ -7,7 +7,9 @@ import quicktok
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_service.providers.tokens import LONGEST_TOKEN_BYTES, OfflineTokenCounter
+from memory_service.engines import batches
+from memory_service.providers import openai_compatible
+from memory_service.providers.tokens import OfflineTokenCounter
 
 COUNTER = OfflineTokenCounter()
 ANY_TEXT = st.text(st.characters(), max_size=200)  # Surrogates included.
@@ -24,11 +26,6 @@ def test_counts_are_those_of_the_o200k_vocabulary() -> None:
     assert COUNTER.count("") == 0
     assert COUNTER.count("hello world") == 2
     assert COUNTER.count("hello <|endoftext|> there") == 9
-
-
-def test_no_token_is_longer_than_the_bound_that_cutting_relies_on() -> None:
-    longest = max(len(token) for token in quicktok.get_encoding("o200k_base").token_byte_values())
-    assert longest <= LONGEST_TOKEN_BYTES
 
 
 @given(ANY_TEXT, st.integers(min_value=-1, max_value=60))
@@ -61,6 +58,12 @@ def test_a_megabyte_of_anything_is_counted_and_cut(text: str) -> None:
     cut = COUNTER.cut(big, 1_000)
     assert 0 < COUNTER.count(cut) <= 1_000
     assert COUNTER.cut(big, tokens) == big
+    assert len(COUNTER.cut(big, tokens // 2)) < len(big)
+
+
+def test_no_token_covers_more_characters_than_windows_of_a_long_text_allow_for() -> None:
+    longest = max(len(token) for token in quicktok.get_encoding("o200k_base").token_byte_values())
+    assert longest <= openai_compatible.LONGEST_TOKEN_CHARS == batches.LONGEST_TOKEN_CHARS
 
 
 def test_a_lone_surrogate_is_counted_and_never_quoted_in_an_error() -> None:

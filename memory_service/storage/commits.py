@@ -1,0 +1,104 @@
+"""One run of a write on Postgres, and how a COMMIT is settled whose answer never came.
+
+A transaction that writes leaves a row with a random token. The token decides: it is there, or nothing is. The
+transaction's number is only asked whether the server is still at it; alone it could not decide, since a number whose
+records were never flushed is given again after a crash of the server.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import psycopg
+
+from memory_service.errors import MemoryServiceError
+from memory_service.storage.connections import Connection, Connections
+from memory_service.storage.errors import unavailable
+from memory_service.storage.postgres_link import PostgresLink
+
+T = TypeVar("T")
+
+LIMITS = (
+    "SET LOCAL statement_timeout = '60s'; SET LOCAL lock_timeout = '5s';"
+    " SET LOCAL idle_in_transaction_session_timeout = '60s'; SET LOCAL plan_cache_mode = force_custom_plan"
+)
+"""Bounds of every transaction. A row that somebody holds for 5 s is somebody stuck, or a request that is repeated."""
+
+_BEGIN = f"BEGIN ISOLATION LEVEL READ COMMITTED; {LIMITS}"
+_SETTLE_SECONDS = 10.0
+"""How long an unknown COMMIT is asked about before its caller is told that nothing is known."""
+_LOOK_AGAIN_SECONDS = 0.1
+
+
+class Attempt(Generic[T]):
+    """One run of a write. After an error, `is_unknown` says that COMMIT was sent and not answered."""
+
+    def __init__(self, connection: Connection, link: PostgresLink) -> None:
+        self._connection = connection
+        self._link = link
+        self._token = str(uuid.uuid4())
+        self._transaction_id: str | None = None
+        self._result: list[T] = []
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether something was written and its COMMIT was sent."""
+        return self._transaction_id is not None
+
+    @property
+    def result(self) -> T:
+        """What the work returned."""
+        return self._result[0]
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Run the work and commit it."""
+        self._connection.execute(_BEGIN)
+        self._result = [work()]
+        marked = self._link.row(
+            "INSERT INTO @commits (token, transaction_id, at) SELECT :token, CAST(pg_current_xact_id() AS TEXT), {now}"
+            " WHERE pg_current_xact_id_if_assigned() IS NOT NULL RETURNING transaction_id",
+            {"token": self._token},
+        )
+        if marked is not None:
+            self._transaction_id = str(marked[0])
+        self._connection.execute("COMMIT")
+        self._transaction_id = None
+        return self.result
+
+    def was_stored(self, connections: Connections, commits_table: str, stopping: threading.Event) -> bool:
+        """Ask the database, until it answers or for 10 s.
+
+        Raises:
+            StorageUnavailable: it does not answer; the write may be stored or not.
+        """
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            try:
+                known = self._ask(connections, commits_table)
+            except (psycopg.Error, MemoryServiceError):
+                known = None
+            if known is not None:
+                return known
+            if time.monotonic() > deadline or stopping.wait(_LOOK_AGAIN_SECONDS):
+                raise unavailable(
+                    "the database was lost while it stored this write, which may be stored or not;"
+                    " repeat it with the same Idempotency-Key or turn ids"
+                )
+
+    def _ask(self, connections: Connections, commits_table: str) -> bool | None:
+        with connections.connect() as connection:
+            try:
+                # Asked first: what has ended by then is visible to the next statement.
+                found = connection.execute(
+                    "SELECT pg_xact_status(CAST(CAST(%s AS TEXT) AS XID8))", (self._transaction_id,)
+                ).fetchone()
+            except psycopg.errors.DataError:
+                found = None  # the number lies in the future: it was lost in a crash
+            token = connection.execute(f"SELECT 1 FROM {commits_table} WHERE token = %s", (self._token,)).fetchone()
+        if token is not None:
+            return True
+        return None if found == ("in progress",) else False

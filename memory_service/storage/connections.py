@@ -1,0 +1,149 @@
+"""The external backend's connections: kept while idle, made when needed, and an outage that is noticed once.
+
+There are never more than threads that use them, so nothing waits for a connection. While the database does not answer,
+one caller at a time tries to connect and the others are told at once: an outage must not fill the threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+
+from memory_service.contract.config import StorageConfig
+from memory_service.contract.health import Reason
+from memory_service.errors import Misconfigured
+from memory_service.storage.postgres_errors import from_postgres
+from memory_service.storage.statements import Row
+
+Connection = psycopg.Connection[Row]
+
+CONNECT_SECONDS = 3
+_QUIET_SECONDS = 0.5
+"""How long after a failed connect nobody tries again; recovery is noticed this much later at most."""
+_KEPT_SECONDS = 1_800
+"""Age at which an idle connection is replaced, so that rotated passwords and moved servers are followed."""
+
+
+def dsn(config: StorageConfig) -> str:
+    """Return the DSN as it is now: its file may change at any time.
+
+    Raises:
+        Misconfigured: there is none yet.
+    """
+    if config.dsn_file is not None:
+        try:
+            text = Path(config.dsn_file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise Misconfigured(
+                f"the file {config.dsn_file!r} that holds the DSN cannot be read; mount the Secret that it comes from",
+                reason=Reason.SECRET_MISSING,
+            ) from error
+        if text:
+            return text
+    elif config.dsn:
+        return config.dsn
+    raise Misconfigured(
+        "external storage has no DSN; set storage.dsnFile, MEMPLANE_DSN_FILE or MEMPLANE_DSN",
+        reason=Reason.SECRET_MISSING,
+    )
+
+
+class Connections:
+    """Idle connections of one store."""
+
+    def __init__(self, config: StorageConfig, prepare: Callable[[Connection], None]) -> None:
+        self._config = config
+        self._prepare = prepare
+        self._lock = threading.Lock()
+        self._idle: list[tuple[Connection, float]] = []
+        self._born: dict[int, float] = {}
+        self._failed_at: float | None = None
+        self._trying = threading.Lock()
+        self._closed = False
+
+    def take(self) -> Connection:
+        """Return an idle connection, or a new one.
+
+        Raises:
+            StorageUnavailable: the database does not answer.
+            Misconfigured: there is no DSN, or it is not one.
+        """
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                connection, born = self._idle.pop()
+            if not connection.closed and time.monotonic() - born < _KEPT_SECONDS:
+                self._born[id(connection)] = born
+                return connection
+            connection.close()
+        return self._connect_unless_down()
+
+    def give(self, connection: Connection) -> None:
+        """Keep a connection for the next caller, or close one that is not fit to be kept."""
+        born = self._born.pop(id(connection), time.monotonic())
+        idle = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        with self._lock:
+            if idle and not self._closed:
+                self._idle.append((connection, born))
+                return
+        connection.close()
+
+    def suspect(self) -> None:
+        """Close every idle connection: one of them turned out to be lost, and its like may be too."""
+        with self._lock:
+            lost, self._idle = self._idle, []
+        for connection, _ in lost:
+            connection.close()
+
+    def close(self) -> None:
+        """Close what is idle; what is in use is closed when it is given back."""
+        self._closed = True
+        self.suspect()
+
+    def connect(self) -> Connection:
+        """Return a new connection, in autocommit mode: transactions are begun and ended by hand."""
+        connection = psycopg.connect(
+            dsn(self._config),
+            autocommit=True,
+            prepare_threshold=None,
+            connect_timeout=CONNECT_SECONDS,
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=20_000,
+            application_name="memplane",
+        )
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _connect_unless_down(self) -> Connection:
+        failed_at = self._failed_at
+        if failed_at is not None and time.monotonic() - failed_at < _QUIET_SECONDS:
+            raise from_postgres(psycopg.OperationalError())
+        probing = failed_at is not None
+        if probing and not self._trying.acquire(blocking=False):
+            raise from_postgres(psycopg.OperationalError())
+        try:
+            connection = self.connect()
+        except psycopg.ProgrammingError as error:
+            raise Misconfigured(
+                "the DSN is not a Postgres URL or connection string", reason=Reason.STORAGE_UNREACHABLE
+            ) from error
+        except psycopg.Error as error:
+            self._failed_at = time.monotonic()
+            raise from_postgres(error) from error
+        finally:
+            if probing:
+                self._trying.release()
+        self._failed_at = None
+        self._born[id(connection)] = time.monotonic()
+        return connection

@@ -1,0 +1,146 @@
+"""A Link over one psycopg connection, and how vectors travel: pgvector's binary form, both ways."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import psycopg
+from psycopg import pq
+from psycopg.abc import Buffer
+from psycopg.adapt import Dumper, Loader
+from psycopg.types import TypeInfo
+
+from memory_service.ports.models import Clock
+from memory_service.ports.records import Vector
+from memory_service.storage.statements import Row, Statements
+
+_HEADER = struct.Struct(">HH")
+
+
+@dataclass(frozen=True)
+class PgVector:
+    """A vector as a parameter."""
+
+    values: Vector
+
+
+class _VectorDumper(Dumper):
+    format = pq.Format.BINARY
+
+    def dump(self, obj: PgVector) -> Buffer:
+        values = np.ascontiguousarray(obj.values, dtype=">f4")
+        return _HEADER.pack(len(values), 0) + values.tobytes()
+
+
+class _VectorLoader(Loader):
+    format = pq.Format.BINARY
+
+    def load(self, data: Buffer) -> Vector:
+        return np.frombuffer(bytes(data)[_HEADER.size :], dtype=">f4").astype(np.float32)
+
+
+def register_vectors(connection: psycopg.Connection[Row], vectors: str) -> None:
+    """Teach a connection pgvector's type, which lives in the schema `vectors`."""
+    info = TypeInfo.fetch(connection, f'"{vectors}".vector')
+    if info is None:
+        return
+    dumper = type("VectorDumper", (_VectorDumper,), {"oid": info.oid})
+    connection.adapters.register_dumper(PgVector, dumper)
+    connection.adapters.register_loader(info.oid, _VectorLoader)
+
+
+class PostgresLink:
+    """The Link of the external backend."""
+
+    is_postgres = True
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Row],
+        statements: Statements,
+        clock: Clock,
+        *,
+        dimension: int,
+        embedding_model: str,
+        hmac_key: bytes,
+    ) -> None:
+        self.connection = connection
+        self.dimension = dimension
+        self.embedding_model = embedding_model
+        self.hmac_key = hmac_key
+        self._statements = statements
+        self._shift = clock.shift() // timedelta(microseconds=1)
+        self._began: tuple[int, int] | None = None
+
+    def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """Return all rows."""
+        return self._execute(sql, parameters).fetchall()
+
+    def row(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Row | None:
+        """Return the first row, or None."""
+        return self._execute(sql, parameters).fetchone()
+
+    def run(self, sql: str, parameters: Mapping[str, Any] | None = None) -> int:
+        """Carry out a statement and return how many rows it changed."""
+        return self._execute(sql, parameters).rowcount
+
+    def run_many(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> None:
+        """Carry out a statement once per mapping, in one round trip."""
+        sets = list(parameters)
+        if len(sets) == 1:
+            self.run(sql, sets[0])
+        elif sets:
+            text, _ = self._statements.translate(sql)
+            with self.connection.cursor() as cursor:
+                cursor.executemany(text, sets)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what happens inside, and only that, when it raises."""
+        self.connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if not self.connection.closed:
+                self.connection.execute("ROLLBACK TO SAVEPOINT part")
+            raise
+        self.connection.execute("RELEASE SAVEPOINT part")
+
+    def is_duplicate(self, error: Exception) -> bool:
+        """Whether an error says that a unique index has such a row already."""
+        return isinstance(error, psycopg.errors.UniqueViolation)
+
+    def is_lock_timeout(self, error: Exception) -> bool:
+        """Whether an error says that another transaction has held a row for too long."""
+        return isinstance(error, psycopg.errors.LockNotAvailable)
+
+    def vector_in(self, vector: Vector | None) -> PgVector | None:
+        """Return the parameter that stores a vector."""
+        return None if vector is None else PgVector(vector)
+
+    def vector_out(self, value: Any) -> Vector | None:
+        """Return a stored vector as float32."""
+        return value if value is None else np.asarray(value, dtype=np.float32)
+
+    def now_micros(self) -> int:
+        """Return the database's time with the clock's shift; asked for once, then moved on by this process's clock."""
+        if self._began is None:
+            found = self.row("SELECT {now}")
+            assert found is not None
+            self._began = (int(found[0]), time.monotonic_ns())
+        micros, at = self._began
+        return micros + (time.monotonic_ns() - at) // 1_000
+
+    def _execute(self, sql: str, parameters: Mapping[str, Any] | None) -> psycopg.Cursor[Row]:
+        text, names = self._statements.translate(sql)
+        values = dict(parameters or {})
+        if "clock_shift" in names:
+            values["clock_shift"] = self._shift
+        return self.connection.execute(text, values, binary=True)

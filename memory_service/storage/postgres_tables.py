@@ -1,0 +1,107 @@
+"""Migrating Postgres: the schema, pgvector, meta and migrations are made by hand, all else by the numbered files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import psycopg
+from psycopg import sql
+
+from memory_service.contract.health import Reason
+from memory_service.errors import Misconfigured
+from memory_service.storage.migration import Migration
+from memory_service.storage.statements import Row
+
+
+class PostgresTables:
+    """The Tables of `migration` over one connection inside a transaction that the caller commits."""
+
+    def __init__(self, connection: psycopg.Connection[Row], schema: str, dimension: int) -> None:
+        self._connection = connection
+        self._schema = schema
+        self._dimension = dimension
+
+    def lock(self) -> None:
+        """Let one process at a time migrate this schema; given back at the end of the transaction."""
+        self._connection.execute("SET LOCAL lock_timeout = 0")
+        self._connection.execute("SET LOCAL statement_timeout = 0")
+        self._connection.execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"memplane.migrate.{self._schema}",)
+        )
+
+    def meta(self) -> Mapping[str, str]:
+        """Return the store's meta; schema, extension and tables are made if they are missing."""
+        if vectors_schema(self._connection) is None:
+            self._make_extension()
+        if self._connection.execute("SELECT to_regclass(%s)", (f'"{self._schema}".meta',)).fetchone() == (None,):
+            self._connection.execute(
+                sql.SQL(
+                    "CREATE SCHEMA IF NOT EXISTS {schema};"
+                    " CREATE TABLE {schema}.meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);"
+                    " CREATE TABLE {schema}.migrations"
+                    " (number BIGINT PRIMARY KEY, name TEXT NOT NULL, sha256 TEXT NOT NULL)"
+                ).format(schema=sql.Identifier(self._schema))
+            )
+        found = self._connection.execute(self._named("SELECT key, value FROM {schema}.meta")).fetchall()
+        return {row[0]: row[1] for row in found}
+
+    def applied(self) -> Mapping[int, str]:
+        """Return the hashes of applied migrations by number."""
+        found = self._connection.execute(self._named("SELECT number, sha256 FROM {schema}.migrations")).fetchall()
+        return {row[0]: row[1] for row in found}
+
+    def apply(self, migration: Migration) -> None:
+        """Run a migration's statements."""
+        vectors = vectors_schema(self._connection)
+        text = migration.sql
+        for name, value in {
+            "schema": f'"{self._schema}"',
+            "schema_name": self._schema,
+            "vectors": f'"{vectors}"',
+            "vector": f'"{vectors}".vector({self._dimension})',
+            "dimension": str(self._dimension),
+        }.items():
+            text = text.replace("{" + name + "}", value)
+        self._connection.execute(text.encode())
+        self._connection.execute(
+            self._named("INSERT INTO {schema}.migrations (number, name, sha256) VALUES (%s, %s, %s)"),
+            (migration.number, migration.name, migration.sha256),
+        )
+
+    def set_meta(self, values: Mapping[str, str]) -> None:
+        """Write meta values."""
+        for key, value in values.items():
+            self._connection.execute(
+                self._named(
+                    "INSERT INTO {schema}.meta (key, value) VALUES (%s, %s)"
+                    " ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+                ),
+                (key, value),
+            )
+
+    def _named(self, text: str) -> sql.Composed:
+        return sql.SQL(text).format(schema=sql.Identifier(self._schema))
+
+    def _make_extension(self) -> None:
+        try:
+            self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported) as error:
+            raise Misconfigured(
+                "the database has no pgvector, or this role may not create it; install pgvector on the server and run"
+                " CREATE EXTENSION vector as an administrator of this database",
+                reason=Reason.SCHEMA_MISMATCH,
+            ) from error
+        except psycopg.errors.UndefinedFile as error:
+            raise Misconfigured(
+                "the database server has no pgvector; install it on the server, then start again",
+                reason=Reason.SCHEMA_MISMATCH,
+            ) from error
+
+
+def vectors_schema(connection: psycopg.Connection[Row]) -> str | None:
+    """Return the schema in which pgvector lives, or None where it is not installed."""
+    found = connection.execute(
+        "SELECT n.nspname FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace"
+        " WHERE e.extname = 'vector'"
+    ).fetchone()
+    return None if found is None else str(found[0])

@@ -1,0 +1,180 @@
+"""Erasure, stage one: everything of a subject goes in one transaction, in statements over sets.
+
+The order keeps it ahead of work in flight. First the marks and every owner of the subject are locked: writers share
+the marks, so what they wrote is committed and seen. Then sessions are locked and jobs go: a worker that still wants to
+finish one finds it gone and rolls back. Then rows go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from memory_service.domain.owners import (
+    AgentErasure,
+    Erasure,
+    Owner,
+    PairErasure,
+    PrincipalErasure,
+    SessionErasure,
+)
+from memory_service.ports.records import ReceiptRow
+from memory_service.storage.encoding import micros
+from memory_service.storage.rows.owners import OwnerKeys
+from memory_service.storage.rows.receipts import ReceiptRows
+from memory_service.storage.statements import LOCK, Link
+
+_CARRIES_TEXT = '%"text":%'
+"""Stored answers that hold the text of a fact; a write's answer holds none."""
+
+
+class Eraser:
+    """The port's Erasing."""
+
+    def __init__(self, link: Link, owners: OwnerKeys, receipts: ReceiptRows) -> None:
+        self._link = link
+        self._owners = owners
+        self._receipts = receipts
+        self.has_erased = False
+
+    def erase(self, erasure: Erasure, *, receipt_id: str, asked_by: Owner | None, now: datetime) -> ReceiptRow:
+        """Delete every tier of the subject, move generations on, leave tombstones and a receipt."""
+        owner_ids = self._lock_owners(erasure)
+        touched = self._lock_touched(erasure)
+        session_ids, home_ids = self._lock_sessions(owner_ids)
+        counts = {"jobs": self._erase_jobs(owner_ids, session_ids)}
+        counts |= self._erase_sessions(session_ids, home_ids)
+        facts = self._erase_facts(erasure, owner_ids)
+        counts |= {**facts, "vectors": counts["vectors"] + facts["vectors"]}
+        counts["answers"] = self._erase_answers(erasure, owner_ids)
+        if isinstance(erasure, PrincipalErasure):
+            self._link.run("DELETE FROM @principals WHERE hash = :hash", {"hash": erasure.principal})
+        self._owners.revise({*owner_ids, *touched})
+        self._link.run(
+            "UPDATE @owners SET generation = generation + 1, erased_at = :at, agent = '', principal = '', session = '',"
+            " workspace = '' WHERE id IN [:ids]",
+            {"ids": owner_ids, "at": micros(now)},
+        )
+        self.has_erased = True
+        return self._receipts.add(receipt_id, asked_by=asked_by, erased=counts, now=now)
+
+    def _lock_owners(self, erasure: Erasure) -> list[int]:
+        """Hold the marks, made if needed, and every owner that the erasure covers, against writers that share them."""
+        marks = [self._owners.ensure_id(mark) for mark in erasure.marks]
+        where, parameters = _covered_owners(erasure)
+        found = self._link.rows(
+            f"SELECT id FROM @owners WHERE id IN [:marks] OR ({where}) ORDER BY id [[FOR UPDATE]]",
+            {**parameters, "marks": marks},
+        )
+        return [row[0] for row in found]
+
+    def _lock_touched(self, erasure: Erasure) -> list[int]:
+        """Hold the other owners that have facts from the subject."""
+        where, parameters = _said_there(erasure, "s")
+        found = self._link.rows(
+            "SELECT id FROM @owners WHERE id IN (SELECT s.owner_id FROM @fact_sources AS s"
+            f" WHERE {where}) ORDER BY id {LOCK}",
+            parameters,
+        )
+        return [row[0] for row in found]
+
+    def _lock_sessions(self, owner_ids: list[int]) -> tuple[list[int], list[int]]:
+        """Hold the subject's sessions, its own and those whose home it is; return them and their homes."""
+        found = self._link.rows(
+            "SELECT id, home_id FROM @sessions WHERE owner_id IN [:owners] OR home_id IN [:owners]"
+            " ORDER BY id [[FOR UPDATE]]",
+            {"owners": owner_ids},
+        )
+        return [row[0] for row in found], sorted({row[1] for row in found})
+
+    def _erase_jobs(self, owner_ids: list[int], session_ids: list[int]) -> int:
+        return self._link.run(
+            "DELETE FROM @jobs WHERE owner_id IN [:owners] OR session_id IN [:sessions]",
+            {"owners": owner_ids, "sessions": session_ids},
+        )
+
+    def _erase_sessions(self, session_ids: list[int], home_ids: list[int]) -> dict[str, int]:
+        rows = {"sessions": session_ids, "homes": home_ids}
+        within = "owner_id IN [:homes] AND session_id IN [:sessions]"
+        vectors = self._count(f"SELECT COUNT(*) FROM @turns WHERE {within} AND vector IS NOT NULL", rows)
+        turns = self._link.run(f"DELETE FROM @turns WHERE {within}", rows)
+        digests = self._link.run(f"DELETE FROM @digests WHERE {within}", rows)
+        sessions = self._link.run("DELETE FROM @sessions WHERE id IN [:sessions]", {"sessions": session_ids})
+        return {"turns": turns, "episodes": turns, "digests": digests, "sessions": sessions, "vectors": vectors}
+
+    def _erase_facts(self, erasure: Erasure, owner_ids: list[int]) -> dict[str, int]:
+        """Delete the facts that the subject owns or that come from it alone; others lose it as a source."""
+        named, place = _said_there(erasure, "s")
+        alone = (
+            "f.owner_id IN (SELECT s.owner_id FROM @fact_sources AS s WHERE " + named + ")"
+            " AND f.{column} IN (SELECT s.fact_id FROM @fact_sources AS s WHERE " + named + ")"
+            " AND NOT EXISTS (SELECT 1 FROM @fact_sources AS s WHERE s.owner_id = f.owner_id"
+            " AND s.fact_id = f.{column} AND NOT (" + named + "))"
+        )
+        counts = {"facts": 0, "history": 0, "vectors": 0}
+        owned: Mapping[str, Any] = {"owners": owner_ids}
+        for where, parameters in (("f.owner_id IN [:owners]", owned), (alone, place)):
+            by_row, by_fact = where.replace("{column}", "row_id"), where.replace("{column}", "fact_id")
+            counts["vectors"] += self._count(
+                f"SELECT COUNT(*) FROM @facts AS f WHERE {by_row} AND f.vector IS NOT NULL", parameters
+            )
+            counts["history"] += self._link.run(f"DELETE FROM @fact_history AS f WHERE {by_fact}", parameters)
+            counts["facts"] += self._link.run(f"DELETE FROM @facts AS f WHERE {by_row}", parameters)
+        self._link.run("DELETE FROM @fact_sources WHERE owner_id IN [:owners]", owned)
+        self._link.run(f"DELETE FROM @fact_sources AS s WHERE {named}", place)
+        lines, place = _said_there(erasure, "h")
+        counts["history"] += self._link.run(f"DELETE FROM @fact_history AS h WHERE {lines}", place)
+        return counts
+
+    def _erase_answers(self, erasure: Erasure, owner_ids: list[int]) -> int:
+        """Delete stored answers; of a session's pair, which stays, those that may carry what was said in it."""
+        erased = self._link.run("DELETE FROM @idempotency WHERE owner_id IN [:owners]", {"owners": owner_ids})
+        if isinstance(erasure, SessionErasure):
+            erased += self._link.run(
+                "DELETE FROM @idempotency WHERE owner_id IN (SELECT o.id FROM @owners AS o WHERE o.agent = :agent"
+                " AND o.principal = :principal AND o.scope = 'private') AND body LIKE :carries",
+                {"agent": erasure.agent, "principal": erasure.principal, "carries": _CARRIES_TEXT},
+            )
+        return erased
+
+    def _count(self, sql: str, parameters: Mapping[str, Any]) -> int:
+        found = self._link.row(sql, parameters)
+        return 0 if found is None else int(found[0])
+
+
+def _covered_owners(erasure: Erasure) -> tuple[str, dict[str, str]]:
+    """Return the condition on `@owners` for every owner whose rows go, in every workspace.
+
+    A session-scope owner without a session is a mark and no owner; only the erasures that name it move it.
+    """
+    match erasure:
+        case SessionErasure(agent, principal, session):
+            where = "agent = :agent AND principal = :principal AND session = :session AND session <> ''"
+            return where, {"agent": agent, "principal": principal, "session": session}
+        case PairErasure(agent, principal):
+            where = (
+                "agent = :agent AND principal = :principal AND agent <> '' AND (scope <> 'session' OR session <> '')"
+            )
+            return where, {"agent": agent, "principal": principal}
+        case PrincipalErasure(principal):
+            return "principal = :principal AND principal <> ''", {"principal": principal}
+        case AgentErasure(agent):
+            return "agent = :agent AND agent <> ''", {"agent": agent}
+
+
+def _said_there(erasure: Erasure, alias: str) -> tuple[str, dict[str, str]]:
+    """Return the condition that a source, or the source of a line of history, is the subject's.
+
+    A pair's facts are those under its own owners: what it gave to `user` or `shared` is that owner's.
+    """
+    match erasure:
+        case SessionErasure(agent, principal, session):
+            where = f"{alias}.agent = :agent AND {alias}.principal = :principal AND {alias}.session = :session"
+            return f"{where} AND {alias}.session <> ''", {"agent": agent, "principal": principal, "session": session}
+        case PairErasure():
+            return f"{alias}.owner_id = 0", {}  # nobody's number
+        case PrincipalErasure(principal):
+            return f"{alias}.principal = :principal AND {alias}.principal <> ''", {"principal": principal}
+        case AgentErasure(agent):
+            return f"{alias}.agent = :agent AND {alias}.agent <> ''", {"agent": agent}

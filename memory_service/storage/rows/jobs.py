@@ -1,0 +1,289 @@
+"""The durable queue. Due times and leases compare with the database's clock, so replicas need not agree on theirs.
+
+Two partial unique indexes carry the rules: one queued job per kind and dedupe key, one running job per lane.
+A job that must go back while a twin is queued already ends as done and leaves its attempts to the twin.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from memory_service.contract.sessions import JobKind, JobState
+from memory_service.ports.records import JobDraft, JobRow, OwnerRow, SessionRow
+from memory_service.storage.encoding import dump, micros, moment, moment_or_none
+from memory_service.storage.statements import LOCK, Link, Row
+
+_COLUMNS = (
+    "j.id, j.kind, j.state, j.attempts, j.run_at, j.created_at, j.finished_at, j.lane, j.session_id, j.owner_id,"
+    " j.generation, j.payload, j.error, j.request_id, j.lease_token, j.dedupe_key"
+)
+_SELECT = f"SELECT {_COLUMNS} FROM @jobs AS j"
+_HELD = "id = :id AND state = 'running' AND lease_token = :token"
+_FREE = "lease_token = NULL, lease_until = NULL, worker = NULL"
+_LEASE_LOST = "lease expired"
+_CLAIM_TRIES = 3
+_TAKE_BACK_AT_ONCE = 100
+
+
+class JobQueue:
+    """The port's Jobs."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def enqueue(self, draft: JobDraft, now: datetime) -> str:
+        """Enqueue, or return the id of the queued job with the same kind and dedupe key.
+
+        A queued job that has not failed yet is moved forward when the draft is due earlier.
+        """
+        found = self._link.row(
+            "INSERT INTO @jobs AS j (id, kind, state, dedupe_key, lane, attempts, run_at, created_at,"
+            " session_id, owner_id, generation, request_id, payload)"
+            " VALUES (:id, :kind, 'queued', :dedupe_key, :lane, 0, :run_at, :now,"
+            " :session_id, :owner_id, :generation, :request_id, :payload)"
+            " ON CONFLICT (kind, dedupe_key) WHERE state = 'queued' DO UPDATE SET run_at ="
+            " CASE WHEN j.attempts = 0 AND excluded.run_at < j.run_at THEN excluded.run_at ELSE j.run_at END"
+            " RETURNING id",
+            {
+                "id": str(uuid.uuid4()),
+                "kind": draft.kind.value,
+                "dedupe_key": draft.dedupe_key,
+                "lane": draft.lane,
+                "run_at": micros(draft.run_at),
+                "now": micros(now),
+                "session_id": draft.session_id,
+                "owner_id": draft.owner_id,
+                "generation": draft.generation,
+                "request_id": draft.request_id,
+                "payload": dump(dict(draft.payload)),
+            },
+        )
+        assert found is not None
+        return str(found[0])
+
+    def claim(self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, now: datetime) -> JobRow | None:
+        """Take the job that is due longest, whose lane is free; expired leases are taken back first."""
+        self._take_back(now)
+        for _ in range(_CLAIM_TRIES):
+            try:
+                with self._link.savepoint():
+                    found = self._claim_one(kinds, lease, worker)
+            except Exception as error:
+                if not self._link.is_duplicate(error):
+                    raise
+                continue  # another replica took a job of this lane between our look and our update
+            return None if found is None else _job_row(found)
+        return None
+
+    def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
+        """Lengthen the lease; False when it is no longer ours."""
+        changed = self._link.run(
+            f"UPDATE @jobs SET lease_until = {{now}} + :lease WHERE {_HELD}",
+            {**_held(job), "lease": lease // timedelta(microseconds=1)},
+        )
+        return changed == 1
+
+    def finish(self, job: JobRow, now: datetime) -> bool:
+        """Mark as done; False, and the caller must roll back, when the lease is no longer ours."""
+        changed = self._link.run(
+            f"UPDATE @jobs SET state = 'done', error = NULL, finished_at = :now, {_FREE} WHERE {_HELD}",
+            {**_held(job), "now": micros(now)},
+        )
+        return changed == 1
+
+    def fail(self, job: JobRow, *, error: str, retry_at: datetime | None, now: datetime) -> bool:
+        """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more."""
+        found = self._link.row(f"{_SELECT} WHERE {_HELD.replace('id =', 'j.id =', 1)} {LOCK}", _held(job))
+        if found is None:
+            return False
+        if retry_at is None:
+            self._link.run(
+                "UPDATE @jobs SET state = 'dead', attempts = attempts + 1, error = :error, finished_at = :now,"
+                f" {_FREE} WHERE id = :id",
+                {"id": job.id, "error": error, "now": micros(now)},
+            )
+        else:
+            self._put_back(found, attempts=found[3] + 1, run_at=micros(retry_at), error=error, now=now)
+        return True
+
+    def release(self, job: JobRow, now: datetime) -> bool:
+        """Hand back without an attempt."""
+        found = self._link.row(f"{_SELECT} WHERE {_HELD.replace('id =', 'j.id =', 1)} {LOCK}", _held(job))
+        if found is None:
+            return False
+        self._put_back(found, attempts=found[3], run_at=found[4], error=found[12], now=now)
+        return True
+
+    def get(self, job_id: str) -> JobRow | None:
+        """Return a job by id."""
+        found = self._link.row(f"{_SELECT} WHERE j.id = :id", {"id": job_id})
+        return None if found is None else _job_row(found)
+
+    def list(
+        self,
+        *,
+        homes: Sequence[OwnerRow] | None,
+        state: JobState | None,
+        session: Sequence[SessionRow] | None,
+        limit: int,
+        before: tuple[datetime, str] | None,
+    ) -> Sequence[JobRow]:
+        """Return jobs, newest first; `homes` None is the admin's view over all owners."""
+        where: list[str] = []
+        parameters: dict[str, Any] = {"limit": limit}
+        if homes is not None:
+            where.append(
+                "(j.owner_id IN [:homes] OR j.session_id IN (SELECT s.id FROM @sessions AS s"
+                " WHERE s.home_id IN [:homes]))"
+            )
+            parameters["homes"] = [home.id for home in homes]
+        if session is not None:
+            where.append("j.session_id IN [:sessions]")
+            parameters["sessions"] = [row.id for row in session]
+        if state is not None:
+            where.append("j.state = :state")
+            parameters["state"] = state.value
+        if before is not None:
+            where.append("(j.created_at < :before OR (j.created_at = :before AND j.id < :before_id))")
+            parameters |= {"before": micros(before[0]), "before_id": before[1]}
+        conditions = " WHERE " + " AND ".join(where) if where else ""
+        found = self._link.rows(f"{_SELECT}{conditions} ORDER BY j.created_at DESC, j.id DESC LIMIT :limit", parameters)
+        return [_job_row(row) for row in found]
+
+    def is_running(self, kind: JobKind, session_id: int, now: datetime) -> bool:
+        """Return whether a worker holds a job of this kind for a session."""
+        found = self._link.row(
+            "SELECT 1 FROM @jobs WHERE session_id = :session_id AND kind = :kind AND state = 'running'"
+            " AND lease_until >= {now} LIMIT 1",
+            {"session_id": session_id, "kind": kind.value},
+        )
+        return found is not None
+
+    def retry(self, job_id: str, now: datetime) -> bool:
+        """Put a dead job back with its attempts cleared; False when it is not dead."""
+        found = self._link.row(f"{_SELECT} WHERE j.id = :id AND j.state = 'dead' {LOCK}", {"id": job_id})
+        if found is None:
+            return False
+        self._put_back(found, attempts=0, run_at=micros(now), error=None, now=now)
+        return True
+
+    def replay(self, state: JobState, now: datetime) -> int:
+        """Put every job of a state back; return how many. Of several with one key, one goes back for all."""
+        parameters = {"state": state.value, "now": micros(now)}
+        if state is JobState.QUEUED:
+            return self._link.run("UPDATE @jobs SET run_at = :now, attempts = 0 WHERE state = :state", parameters)
+        replayed = self._link.run(
+            f"UPDATE @jobs SET state = 'queued', attempts = 0, run_at = :now, error = NULL, finished_at = NULL, {_FREE}"
+            " WHERE id IN (SELECT MIN(j.id) FROM @jobs AS j WHERE j.state = :state AND NOT EXISTS"
+            " (SELECT 1 FROM @jobs AS q WHERE q.state = 'queued' AND q.kind = j.kind AND q.dedupe_key = j.dedupe_key)"
+            " GROUP BY j.kind, j.dedupe_key)",
+            parameters,
+        )
+        covered = self._link.run(
+            f"UPDATE @jobs SET state = 'done', error = NULL, finished_at = :now, {_FREE}"
+            " WHERE state = :state AND state <> 'done'",
+            parameters,
+        )
+        return replayed + covered
+
+    def counts(self, now: datetime) -> tuple[Mapping[JobState, int], float]:
+        """Return jobs by state, and the age in seconds of the oldest one that is due."""
+        found = self._link.rows("SELECT state, COUNT(*) FROM @jobs GROUP BY state")
+        counts = dict.fromkeys(JobState, 0) | {JobState(row[0]): row[1] for row in found}
+        oldest = self._link.row("SELECT MIN(run_at) FROM @jobs WHERE state = 'queued'")
+        due_since = None if oldest is None else oldest[0]
+        age = 0 if due_since is None else max(0, self._link.now_micros() - due_since)
+        return counts, age / 1_000_000
+
+    def forget_done(self, *, before: datetime, limit: int) -> int:
+        """Delete finished jobs; return how many."""
+        return self._link.run(
+            "DELETE FROM @jobs WHERE id IN (SELECT id FROM @jobs WHERE state = 'done' AND finished_at < :before"
+            " ORDER BY finished_at LIMIT :limit)",
+            {"before": micros(before), "limit": limit},
+        )
+
+    def _claim_one(self, kinds: Sequence[JobKind], lease: timedelta, worker: str) -> Row | None:
+        return self._link.row(
+            "UPDATE @jobs AS j SET state = 'running', lease_token = :token, lease_until = {now} + :lease,"
+            " worker = :worker WHERE j.id = (SELECT q.id FROM @jobs AS q"
+            " WHERE q.state = 'queued' AND q.run_at <= {now} AND q.kind IN [:kinds]"
+            " AND (q.lane IS NULL OR NOT EXISTS"
+            " (SELECT 1 FROM @jobs AS r WHERE r.state = 'running' AND r.lane IS NOT NULL AND r.lane = q.lane))"
+            " ORDER BY q.run_at, q.id LIMIT 1 [[FOR UPDATE OF q SKIP LOCKED]])"
+            f" RETURNING {_COLUMNS.replace('j.', '')}",
+            {
+                "kinds": [kind.value for kind in kinds],
+                "token": str(uuid.uuid4()),
+                "lease": lease // timedelta(microseconds=1),
+                "worker": worker,
+            },
+        )
+
+    def _take_back(self, now: datetime) -> None:
+        expired = self._link.rows(
+            f"{_SELECT} WHERE j.state = 'running' AND j.lease_until < {{now}}"
+            " ORDER BY j.lease_until LIMIT :limit [[FOR UPDATE SKIP LOCKED]]",
+            {"limit": _TAKE_BACK_AT_ONCE},
+        )
+        for found in expired:
+            self._put_back(found, attempts=found[3] + 1, run_at=found[4], error=_LEASE_LOST, now=now)
+
+    def _put_back(self, found: Row, *, attempts: int, run_at: int, error: str | None, now: datetime) -> None:
+        """Queue a job again, or leave its attempts to the twin that was queued while it ran."""
+        twin = self._link.row(
+            f"SELECT id FROM @jobs WHERE state = 'queued' AND kind = :kind AND dedupe_key = :dedupe_key {LOCK}",
+            {"kind": found[1], "dedupe_key": found[15]},
+        )
+        if twin is None:
+            try:
+                with self._link.savepoint():
+                    self._link.run(
+                        "UPDATE @jobs SET state = 'queued', attempts = :attempts, run_at = :run_at, error = :error,"
+                        f" finished_at = NULL, {_FREE} WHERE id = :id",
+                        {"id": found[0], "attempts": attempts, "run_at": run_at, "error": error},
+                    )
+                return
+            except Exception as raised:
+                if not self._link.is_duplicate(raised):
+                    raise
+            self._put_back(found, attempts=attempts, run_at=run_at, error=error, now=now)
+            return
+        self._link.run(
+            "UPDATE @jobs SET attempts = CASE WHEN attempts < :attempts THEN :attempts ELSE attempts END,"
+            " run_at = CASE WHEN run_at < :run_at THEN :run_at ELSE run_at END WHERE id = :id",
+            {"id": twin[0], "attempts": attempts, "run_at": run_at},
+        )
+        self._link.run(
+            f"UPDATE @jobs SET state = 'done', attempts = :attempts, error = :error, finished_at = :now, {_FREE}"
+            " WHERE id = :id",
+            {"id": found[0], "attempts": attempts, "error": error, "now": micros(now)},
+        )
+
+
+def _held(job: JobRow) -> dict[str, Any]:
+    return {"id": job.id, "token": job.lease_token}
+
+
+def _job_row(found: Row) -> JobRow:
+    return JobRow(
+        id=found[0],
+        kind=JobKind(found[1]),
+        state=JobState(found[2]),
+        attempts=found[3],
+        run_at=moment(found[4]),
+        created_at=moment(found[5]),
+        finished_at=moment_or_none(found[6]),
+        lane=found[7],
+        session_id=found[8],
+        owner_id=found[9],
+        generation=found[10],
+        payload=json.loads(found[11]),
+        error=found[12],
+        request_id=found[13],
+        lease_token=found[14],
+    )

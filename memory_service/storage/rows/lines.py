@@ -1,0 +1,304 @@
+"""The lines of an export: how each kind of row is read page by page, written as JSON, and read back.
+
+Times are microseconds since 1970 UTC, vectors base64 of little-endian float32 with the name of their model.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from memory_service.contract.items import FactStatus
+from memory_service.contract.scopes import FactKind, Scope
+from memory_service.contract.turns import Role
+from memory_service.domain.owners import Owner
+from memory_service.errors import InvalidRequest
+from memory_service.ports.records import ROLES, FactSource, Vector
+from memory_service.storage.encoding import dump, dump_parts, vector_bytes, vector_from_bytes
+from memory_service.storage.statements import Link, Row
+
+Place = str | int
+"""Where a page ended: the last row's number, or a principal's hash."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line and its place in its stage."""
+
+    place: Place
+    body: Mapping[str, Any]
+
+
+def cursor(stage: int, place: Place) -> str:
+    """Return the cursor after a line."""
+    return json.dumps([stage, place])
+
+
+def read_cursor(text: str | None) -> tuple[int, Place | None]:
+    """Return what `cursor` was given; the beginning for None.
+
+    Raises:
+        InvalidRequest: it is not a cursor of an export.
+    """
+    if text is None:
+        return 0, None
+    try:
+        stage, place = json.loads(text)
+        if not isinstance(stage, int) or not 0 <= stage < len(STAGES) or not isinstance(place, (str, int)):
+            raise ValueError(stage)
+        if isinstance(place, str) != (stage == 0):
+            raise ValueError(stage)
+    except (ValueError, TypeError) as error:
+        raise InvalidRequest("`cursor` is not one of an export; start again without it") from error
+    return stage, place
+
+
+def _principals(link: Link, after: Place | None, limit: int) -> list[Line]:
+    found = link.rows(
+        "SELECT p.hash, p.display FROM @principals AS p WHERE p.hash > :after ORDER BY p.hash LIMIT :limit",
+        {"after": after or "", "limit": limit},
+    )
+    at = link.now_micros()
+    return [Line(row[0], {"type": "principal", "hash": row[0], "display": row[1], "created_at": at}) for row in found]
+
+
+_SESSION_KEYS = ("agent", "principal", "session", "workspace")
+_OWNED = "o.agent, o.principal, o.session, o.workspace"
+_OF_SESSION = "JOIN @sessions AS s ON s.id = {row}.session_id JOIN @owners AS o ON o.id = s.owner_id"
+
+
+def _sessions(link: Link, after: Place | None, limit: int) -> list[Line]:
+    names = ("fact_scope", "last_seq", "folded_seq", "extracted_seq", "created_at", "last_write_at", "ended_at")
+    found = link.rows(
+        f"SELECT s.id, {_OWNED}, {', '.join('s.' + name for name in names)}"
+        " FROM @sessions AS s JOIN @owners AS o ON o.id = s.owner_id"
+        " WHERE s.id > :after ORDER BY s.id LIMIT :limit",
+        {"after": after or 0, "limit": limit},
+    )
+    keys = (*_SESSION_KEYS, *names)
+    return [Line(row[0], {"type": "session", **dict(zip(keys, row[1:], strict=True))}) for row in found]
+
+
+_TURN_KEYS = (
+    "seq", "client_id", "infer", "tokens", "said_at", "created_at", "terms", "indexed", "name", "text", "content",
+)  # fmt: skip
+
+
+def _turns(link: Link, after: Place | None, limit: int) -> list[Line]:
+    found = link.rows(
+        f"SELECT t.id, t.role, t.parts, t.vector, {_OWNED}, {', '.join('t.' + name for name in _TURN_KEYS)}"
+        f" FROM @turns AS t {_OF_SESSION.format(row='t')} WHERE t.id > :after ORDER BY t.id LIMIT :limit",
+        {"after": after or 0, "limit": limit},
+    )
+    return [
+        Line(
+            row[0],
+            {
+                "type": "turn",
+                **dict(zip((*_SESSION_KEYS, *_TURN_KEYS), row[4:], strict=True)),
+                "role": ROLES[row[1]].value,
+                "parts": None if row[2] is None else json.loads(row[2]),
+                **_vector_fields(link, row[3]),
+            },
+        )
+        for row in found
+    ]
+
+
+def _digests(link: Link, after: Place | None, limit: int) -> list[Line]:
+    names = ("version", "upto_seq", "tokens", "created_at", "summary")
+    found = link.rows(
+        f"SELECT d.session_id, {_OWNED}, {', '.join('d.' + name for name in names)}"
+        f" FROM @digests AS d {_OF_SESSION.format(row='d')}"
+        " WHERE d.session_id IN (SELECT x.id FROM @sessions AS x WHERE x.id > :after AND x.digest_version > 0"
+        " ORDER BY x.id LIMIT :limit) ORDER BY d.session_id, d.version",
+        {"after": after or 0, "limit": limit},
+    )
+    keys = (*_SESSION_KEYS, *names)
+    return [Line(row[0], {"type": "digest", **dict(zip(keys, row[1:], strict=True))}) for row in found]
+
+
+_FACT_KEYS = (
+    "id", "kind", "status", "key", "dedupe_key", "said_at", "valid_from", "valid_to", "superseded_by", "expires_at",
+    "importance", "pinned", "revision", "created_at", "updated_at", "category", "terms", "text", "evidence",
+)  # fmt: skip
+
+_HISTORY_KEYS = ("at", "event", "actor", "agent", "principal", "session", "text")
+
+
+def _facts(link: Link, after: Place | None, limit: int) -> list[Line]:
+    found = link.rows(
+        "SELECT f.row_id, f.owner_id, f.tags, f.attributes, f.vector, o.scope,"
+        f" {_OWNED}, {', '.join('f.' + name for name in _FACT_KEYS)}"
+        " FROM @facts AS f JOIN @owners AS o ON o.id = f.owner_id"
+        " WHERE f.row_id > :after ORDER BY f.row_id LIMIT :limit",
+        {"after": after or 0, "limit": limit},
+    )
+    place = {"owners": sorted({row[1] for row in found}), "ids": [row[0] for row in found]}
+    sources = _by_fact(
+        link.rows(
+            "SELECT fact_id, agent, principal, session, workspace, seqs FROM @fact_sources"
+            " WHERE owner_id IN [:owners] AND fact_id IN [:ids]"
+            " ORDER BY fact_id, agent, principal, session, workspace",
+            place,
+        ),
+        lambda row: {**dict(zip(_SESSION_KEYS, row[1:5], strict=True)), "seqs": json.loads(row[5])},
+    )
+    history = _by_fact(
+        link.rows(
+            f"SELECT fact_id, {', '.join(_HISTORY_KEYS)} FROM @fact_history"
+            " WHERE owner_id IN [:owners] AND fact_id IN [:ids] ORDER BY fact_id, id",
+            place,
+        ),
+        lambda row: dict(zip(_HISTORY_KEYS, row[1:], strict=True)),
+    )
+    return [
+        Line(
+            row[0],
+            {
+                "type": "fact",
+                "scope": row[5],
+                **dict(zip((*_SESSION_KEYS, *_FACT_KEYS), row[6:], strict=True)),
+                "tags": json.loads(row[2]),
+                "attributes": json.loads(row[3]),
+                "sources": sources.get(row[0], []),
+                "history": history.get(row[0], []),
+                **_vector_fields(link, row[4]),
+            },
+        )
+        for row in found
+    ]
+
+
+STAGES: Sequence[Callable[[Link, Place | None, int], list[Line]]] = (_principals, _sessions, _turns, _digests, _facts)
+"""What an export reads, in the order that an import can follow."""
+
+
+def session_owner(line: Mapping[str, Any]) -> Owner:
+    """Return the session that a line belongs to."""
+    agent, principal, session, workspace = (_text(line, key) for key in _SESSION_KEYS)
+    if not agent or not session:
+        raise ValueError("a session has an agent and an id")
+    return Owner(Scope.SESSION, agent, principal, session, workspace)
+
+
+def fact_owner(line: Mapping[str, Any]) -> Owner:
+    """Return the owner of a fact's line."""
+    return Owner(Scope(line["scope"]), *(_text(line, key) for key in _SESSION_KEYS))
+
+
+def fact_source(line: Mapping[str, Any]) -> FactSource:
+    """Return one source of a fact's line."""
+    agent, principal, session, workspace = (_text(line, key) for key in _SESSION_KEYS)
+    return FactSource(agent, principal, session, workspace, tuple(int(seq) for seq in line["seqs"]))
+
+
+def turn_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
+    """Return the columns of a turn's line, without its session."""
+    vector = _vector(line, link)
+    return {
+        "seq": int(line["seq"]),
+        "client_id": text_or_none(line["client_id"]),
+        "role": ROLES.index(Role(line["role"])),
+        "infer": int(line["infer"]),
+        "tokens": int(line["tokens"]),
+        "said_at": int(line["said_at"]),
+        "created_at": int(line["created_at"]),
+        **_terms(line),
+        "indexed": int(vector is not None or ("vector" not in line and int(line["indexed"]) == 1)),
+        "vector": link.vector_in(vector),
+        "name": text_or_none(line["name"]),
+        "text": _text(line, "text"),
+        "content": text_or_none(line["content"]),
+        "parts": dump_parts(line["parts"]),
+    }
+
+
+def fact_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
+    """Return the columns of a fact's line, without its owner."""
+    vector = _vector(line, link)
+    return {
+        "id": _text(line, "id"),
+        "kind": FactKind(line["kind"]).value,
+        "status": FactStatus(line["status"]).value,
+        "key": text_or_none(line["key"]),
+        "dedupe_key": text_or_none(line["dedupe_key"]),
+        "said_at": int(line["said_at"]),
+        "valid_from": int(line["valid_from"]),
+        "valid_to": number(line["valid_to"]),
+        "superseded_by": text_or_none(line["superseded_by"]),
+        "expires_at": number(line["expires_at"]),
+        "importance": None if line["importance"] is None else float(line["importance"]),
+        "pinned": int(line["pinned"]),
+        "revision": int(line["revision"]),
+        "created_at": int(line["created_at"]),
+        "updated_at": int(line["updated_at"]),
+        "category": text_or_none(line["category"]),
+        "tags": dump([str(tag) for tag in line["tags"]]),
+        **_terms(line),
+        "embedding_model": None if vector is None else link.embedding_model,
+        "vector": link.vector_in(vector),
+        "text": _text(line, "text"),
+        "evidence": text_or_none(line["evidence"]),
+        "attributes": dump(dict(line["attributes"])),
+    }
+
+
+def history_values(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of one line of a fact's history."""
+    return {"at": int(line["at"]), **{key: _text(line, key) for key in _HISTORY_KEYS[1:]}}
+
+
+def number(value: Any) -> int | None:
+    """Return a number of a line; None stays None."""
+    return None if value is None else int(value)
+
+
+def text_or_none(value: Any) -> str | None:
+    """Return a string of a line; None stays None."""
+    return None if value is None else _checked(value)
+
+
+def _text(line: Mapping[str, Any], key: str) -> str:
+    return _checked(line[key])
+
+
+def _checked(value: Any) -> str:
+    if not isinstance(value, str) or "\x00" in value:
+        raise ValueError("a text is expected")
+    value.encode()
+    return value
+
+
+def _terms(line: Mapping[str, Any]) -> dict[str, Any]:
+    terms = _text(line, "terms")
+    return {"terms": terms, "length": len(terms.split(" ")) if terms else 0}
+
+
+def _vector_fields(link: Link, stored: Any) -> dict[str, str]:
+    vector = link.vector_out(stored)
+    if vector is None:
+        return {}
+    return {"vector": base64.b64encode(vector_bytes(vector)).decode(), "embedding_model": link.embedding_model}
+
+
+def _vector(line: Mapping[str, Any], link: Link) -> Vector | None:
+    """Return a line's vector where this store's model made it; None, to be embedded again, otherwise."""
+    if "vector" not in line or line.get("embedding_model") != link.embedding_model:
+        return None
+    vector = vector_from_bytes(base64.b64decode(line["vector"], validate=True))
+    if vector.shape != (link.dimension,) or not bool(np.isfinite(vector).all()):
+        raise ValueError("a vector has another dimension")
+    return vector
+
+
+def _by_fact(rows: Sequence[Row], body: Callable[[Row], dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(body(row))
+    return found

@@ -1,0 +1,96 @@
+"""Receipts of erasures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from memory_service.contract.sessions import JobKind
+from memory_service.contract.verbs import ErasureStatus
+from memory_service.domain.owners import Owner
+from memory_service.ports.records import JobDraft, PurgeStep, ReceiptRow
+from memory_service.storage.encoding import dump, load_strings, micros, moment, moment_or_none
+from memory_service.storage.rows.jobs import JobQueue
+from memory_service.storage.statements import Link, Row
+
+_SELECT = "SELECT id, agent, principal, status, erased, erased_at, purged_at, waiting_for FROM @receipts"
+
+
+PURGE = "purge"
+"""Dedupe key and lane of purge jobs: one runs at a time, and one more waits at most."""
+
+
+class ReceiptRows:
+    """The port's Receipts."""
+
+    def __init__(self, link: Link, jobs: JobQueue) -> None:
+        self._link = link
+        self._jobs = jobs
+
+    def add(self, receipt_id: str, *, asked_by: Owner | None, erased: Mapping[str, int], now: datetime) -> ReceiptRow:
+        """Leave a receipt, and enqueue the purge of the bytes."""
+        receipt = ReceiptRow(
+            id=receipt_id,
+            agent=asked_by.agent if asked_by else "",
+            principal=asked_by.principal if asked_by else "",
+            status=ErasureStatus.ERASED,
+            erased=erased,
+            erased_at=now,
+            purged_at=None,
+            waiting_for=(),
+        )
+        self._link.run(
+            "INSERT INTO @receipts (id, agent, principal, status, erased, erased_at, purged_at, waiting_for)"
+            " VALUES (:id, :agent, :principal, 'erased', :erased, :erased_at, NULL, '[]')",
+            {
+                "id": receipt.id,
+                "agent": receipt.agent,
+                "principal": receipt.principal,
+                "erased": dump(dict(receipt.erased)),
+                "erased_at": micros(receipt.erased_at),
+            },
+        )
+        self._jobs.enqueue(JobDraft(JobKind.PURGE, PURGE, now, lane=PURGE), now)
+        return receipt
+
+    def get(self, receipt_id: str) -> ReceiptRow | None:
+        """Return a receipt."""
+        found = self._link.row(f"{_SELECT} WHERE id = :id", {"id": receipt_id})
+        return None if found is None else _receipt_row(found)
+
+    def unpurged(self, *, limit: int) -> Sequence[ReceiptRow]:
+        """Return receipts whose bytes are not gone yet, oldest first."""
+        found = self._link.rows(
+            f"{_SELECT} WHERE status = 'erased' ORDER BY erased_at, id LIMIT :limit", {"limit": limit}
+        )
+        return [_receipt_row(row) for row in found]
+
+    def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> None:
+        """Write what a purge reached."""
+        if not receipt_ids:
+            return
+        status = ErasureStatus.PURGED if step.done else ErasureStatus.ERASED
+        self._link.run(
+            "UPDATE @receipts SET status = :status, purged_at = :purged_at, waiting_for = :waiting_for"
+            " WHERE id IN [:ids] AND status = 'erased'",
+            {
+                "ids": list(receipt_ids),
+                "status": status.value,
+                "purged_at": micros(now) if step.done else None,
+                "waiting_for": dump(list(step.waiting_for)),
+            },
+        )
+
+
+def _receipt_row(found: Row) -> ReceiptRow:
+    return ReceiptRow(
+        id=found[0],
+        agent=found[1],
+        principal=found[2],
+        status=ErasureStatus(found[3]),
+        erased=json.loads(found[4]),
+        erased_at=moment(found[5]),
+        purged_at=moment_or_none(found[6]),
+        waiting_for=load_strings(found[7]),
+    )

@@ -1,0 +1,62 @@
+"""What one commit may hold: the port's Transaction over one connection."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from memory_service.ports.storage import (
+    Digests,
+    Erasing,
+    Facts,
+    Idempotency,
+    Jobs,
+    Moving,
+    Owners,
+    Receipts,
+    Search,
+    Sessions,
+    Turns,
+)
+from memory_service.storage import encoding
+from memory_service.storage.rows.digests import DigestRows
+from memory_service.storage.rows.erasing import Eraser
+from memory_service.storage.rows.facts import FactRows
+from memory_service.storage.rows.idempotency import Answers
+from memory_service.storage.rows.jobs import JobQueue
+from memory_service.storage.rows.moving import Mover
+from memory_service.storage.rows.owners import OwnerKeys
+from memory_service.storage.rows.receipts import ReceiptRows
+from memory_service.storage.rows.sessions import SessionRows
+from memory_service.storage.rows.turns import TurnRows
+from memory_service.storage.search import SearchIndex
+from memory_service.storage.statements import Link
+
+
+class RowTransaction:
+    """A Transaction of the port. The nouns share one Link and lean on `owners` for keys and locks."""
+
+    def __init__(self, link: Link, searches: SearchIndex, *, writes: bool) -> None:
+        self.link = link
+        search = searches.over(link, committed=not writes)
+        self.search: Search = search
+        self.owners: Owners = (owners := OwnerKeys(link))
+        self.sessions: Sessions = (sessions := SessionRows(link, owners))
+        self.turns: Turns = TurnRows(link)
+        self.digests: Digests = DigestRows(link)
+        self._facts = facts = FactRows(link, owners, search)
+        self.facts: Facts = facts
+        self.jobs: Jobs = (jobs := JobQueue(link))
+        self.receipts: Receipts = (receipts := ReceiptRows(link, jobs))
+        self.idempotency: Idempotency = Answers(link, owners)
+        self._eraser = Eraser(link, owners, receipts)
+        self.erasing: Erasing = self._eraser
+        self.moving: Moving = Mover(link, owners, sessions, facts)
+
+    @property
+    def has_erased(self) -> bool:
+        """Whether this transaction erased something: what was kept in memory must go after its commit."""
+        return self._eraser.has_erased or self._facts.has_deleted
+
+    def now(self) -> datetime:
+        """Return the time that due times compare with."""
+        return encoding.moment(self.link.now_micros())

@@ -1,0 +1,213 @@
+"""What an operation costs: indexes are used, and no cost grows with what lies beside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from memory_service.contract.scopes import Kind, Scope
+from memory_service.contract.sessions import JobKind, JobState
+from memory_service.domain.owners import (
+    AgentErasure,
+    AgentPairs,
+    Owner,
+    PairErasure,
+    PrincipalErasure,
+    PrincipalPairs,
+    SessionErasure,
+    agent_mark,
+)
+from memory_service.ports.records import (
+    DigestRow,
+    FactChange,
+    FactSource,
+    ItemFilters,
+    JobDraft,
+    StoredAnswer,
+)
+from memory_service.ports.storage import Transaction
+from memory_service.storage.transaction import RowTransaction
+from tests.fakes.stores import AGENT, ALICE, Store, fact, pair_of, session_of, turn, vector
+
+_WHOLE_TABLE = re.compile(
+    r"Seq Scan on (?P<postgres>\w+)"
+    r"|SCAN (?P<sqlite>(?!json_each|CONSTANT|t VIRTUAL)\w+)(?! USING (COVERING )?INDEX)(?! VIRTUAL)\b"
+)
+
+Statement = tuple[str, dict[str, Any]]
+
+
+@contextmanager
+def recorded(tx: Transaction) -> Iterator[list[Statement]]:
+    """Collect the statements that a transaction runs."""
+    assert isinstance(tx, RowTransaction)
+    link: Any = tx.link
+    statements: list[Statement] = []
+    execute, run_many = link._execute, link.run_many
+
+    def noting(sql: str, parameters: Mapping[str, Any] | None) -> object:
+        statements.append((sql, dict(parameters or {})))
+        return execute(sql, parameters)
+
+    def noting_many(sql: str, parameters: Iterable[Mapping[str, Any]]) -> None:
+        sets = list(parameters)
+        statements.extend((sql, dict(one)) for one in sets[:1])
+        run_many(sql, sets)
+
+    link._execute, link.run_many = noting, noting_many
+    try:
+        yield statements
+    finally:
+        link._execute, link.run_many = execute, run_many
+
+
+async def test_an_append_costs_the_same_whatever_the_window_holds(store: Store) -> None:
+    def append(tx: Transaction, count: int) -> list[str]:
+        with recorded(tx) as statements:
+            tx.owners.share([agent_mark(AGENT), pair_of(), session_of()])
+            session = tx.sessions.ensure(session_of(), Scope.PRIVATE, tx.now())
+            tx.turns.append(session, [turn(f"t{n}", client_id=None) for n in range(count)], tx.now())
+        return [sql for sql, _ in statements]
+
+    await store.storage.transact(lambda tx: append(tx, 1))
+    small = await store.storage.transact(lambda tx: append(tx, 1))
+    await store.storage.transact(lambda tx: append(tx, 2_000))
+    large = await store.storage.transact(lambda tx: append(tx, 1))
+    assert small == large
+    assert len(small) <= 6
+    assert not [sql for sql in large if "SUM(" in sql or "COUNT(" in sql]
+
+
+def conversation(tx: Transaction) -> None:
+    """Write a turn as an agent does, and read what it reads."""
+    owner = session_of(principal=ALICE)
+    tx.owners.share([agent_mark(AGENT), pair_of(principal=ALICE), owner])
+    tx.idempotency.begin(pair_of(principal=ALICE), route="r", key="k", body_hash="h", now=tx.now())
+    session = tx.sessions.ensure(owner, Scope.SHARED, tx.now())
+    tx.turns.append(session, [turn("a b", client_id="1"), turn("c", client_id="2")], tx.now())
+    tx.jobs.enqueue(JobDraft(JobKind.FOLD, "k", tx.now(), session_id=session.id, owner_id=session.home_id), tx.now())
+    tx.idempotency.finish(pair_of(principal=ALICE), route="r", key="k", answer=StoredAnswer("h", 200, "{}"))
+    session = tx.sessions.lock(session.id) or session
+    tx.turns.window(session, limit=10)
+    tx.turns.between(session, after=0, upto=5, limit=10)
+    unindexed = tx.turns.unindexed(session.id, limit=10)
+    tx.turns.store_vectors(session.id, {row.id: vector(1) for row in unindexed})
+    tx.turns.get([row.id for row in unindexed])
+    homes = list(tx.owners.find([pair_of(principal=ALICE)]).values())
+    tx.turns.list(homes, session=None, after=0, limit=10)
+    tx.digests.append(DigestRow(session.id, 1, "d", 1, 1, tx.now()), folded_from=0, keep=3)
+    tx.digests.latest(session.id)
+    tx.sessions.list(homes, limit=10, before=(tx.now(), 5))
+    tx.sessions.partitions(owner)
+    tx.sessions.waiting_for_extraction(idle_before=tx.now(), limit=5)
+    tx.sessions.advance_extracted(session.id, from_seq=0, to_seq=1)
+    tx.owners.pairs(AgentPairs(AGENT))
+    tx.owners.pairs(PrincipalPairs(ALICE))
+    tx.owners.get(session.home_id)
+    tx.turns.expire(before=tx.now() - timedelta(days=1), limit=5)
+
+
+def facts(tx: Transaction) -> None:
+    """Save, find, change and delete facts."""
+    owner = Owner(Scope.USER, principal=ALICE)
+    tx.owners.lock(owner)
+    tx.facts.by_key(owner, "k")
+    tx.facts.by_dedupe_key(owner, "d")
+    tx.facts.by_text(owner, "text")
+    row = tx.facts.add(fact("text", owner, key="k", dedupe_key="d"), fact_id="f", actor="t", now=tx.now())
+    tx.facts.add_source("f", FactSource(AGENT, ALICE, "s2"))
+    tx.facts.store_vectors({"f": (1, vector(1))})
+    tx.facts.change("f", FactChange({"text": "x"}, terms=("x",)), event="corrected", actor="t", now=tx.now())
+    tx.facts.by_row_ids([row.row_id])
+    tx.facts.history("f")
+    every = ItemFilters(
+        now=tx.now(), kinds=frozenset({Kind.SEMANTIC}), categories=frozenset({"c"}), tags=frozenset({"t"}),
+        since=tx.now(), until=tx.now(), min_importance=0.5,
+    )  # fmt: skip
+    tx.facts.list(list(tx.owners.find([owner]).values()), filters=every, limit=5, after=3)
+    tx.facts.list_all(filters=every, limit=5, after=3)
+    tx.facts.without_vector(limit=5)
+    tx.facts.expire(now=tx.now(), facts_before=tx.now() - timedelta(days=1), limit=5)
+    tx.facts.delete("f")
+
+
+def jobs(tx: Transaction) -> None:
+    """Work as a worker and an operator do."""
+    tx.jobs.enqueue(JobDraft(JobKind.FOLD, "k", tx.now() - timedelta(minutes=1), lane="l"), tx.now())
+    job = tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", now=tx.now())
+    assert job is not None
+    tx.jobs.renew(job, lease=timedelta(seconds=9), now=tx.now())
+    tx.jobs.fail(job, error="x", retry_at=tx.now(), now=tx.now())
+    tx.jobs.is_running(JobKind.FOLD, 1, tx.now())
+    tx.jobs.list(homes=None, state=JobState.DEAD, session=None, limit=5, before=(tx.now(), "x"))
+    tx.jobs.list(homes=None, state=None, session=None, limit=5, before=None)
+    tx.jobs.forget_done(before=tx.now(), limit=5)
+    tx.receipts.unpurged(limit=5)
+    tx.idempotency.expire(before=tx.now() - timedelta(days=1), limit=5)
+
+
+def erasures(tx: Transaction) -> None:
+    """Erase subjects of every shape."""
+    for number, erasure in enumerate(
+        (SessionErasure(AGENT, ALICE, "s"), PairErasure(AGENT, ALICE), PrincipalErasure(ALICE), AgentErasure(AGENT))
+    ):
+        tx.erasing.erase(erasure, receipt_id=f"r{number}", asked_by=None, now=tx.now())
+
+
+def moving(tx: Transaction) -> None:
+    """Read pages of an export."""
+    for stage in range(1, 5):
+        tx.moving.export(cursor=f"[{stage}, 1]", limit=5)
+
+
+@pytest.mark.parametrize("work", [conversation, facts, jobs, erasures, moving])
+async def test_no_statement_reads_a_whole_table(store: Store, work: Callable[[Transaction], None]) -> None:
+    def explain(tx: Transaction) -> dict[str, list[str]]:
+        assert isinstance(tx, RowTransaction)
+        with recorded(tx) as statements:
+            work(tx)
+        tx.link.rows("[[SELECT set_config('enable_seqscan', 'off', true)|SELECT 1]]")
+        scans: dict[str, list[str]] = {}
+        for sql, parameters in statements:
+            plan = tx.link.rows(f"[[EXPLAIN|EXPLAIN QUERY PLAN]] {sql}", parameters)
+            text = "\n".join(str(row[-1]) for row in plan)
+            found = [next(name for name in match.groups() if name) for match in _WHOLE_TABLE.finditer(text)]
+            if found:
+                scans[sql] = found
+        return scans
+
+    assert await store.storage.transact(explain) == {}
+
+
+async def test_a_claim_is_a_few_statements_however_long_the_queue_is(store: Store) -> None:
+    drafts = [JobDraft(JobKind.FOLD, f"k{n}", store.clock.now() - timedelta(seconds=1)) for n in range(500)]
+    await store.storage.transact(lambda tx: [tx.jobs.enqueue(draft, tx.now()) for draft in drafts])
+
+    def claim(tx: Transaction) -> int:
+        with recorded(tx) as statements:
+            tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", now=tx.now())
+        return len(statements)
+
+    assert await store.storage.transact(claim) <= 3
+
+
+async def test_an_erasure_is_as_many_statements_for_a_thousand_rows_as_for_one(store: Store) -> None:
+    def erase(tx: Transaction, count: int, name: str) -> int:
+        session = tx.sessions.ensure(session_of(principal=ALICE), Scope.PRIVATE, tx.now())
+        tx.turns.append(session, [turn(f"t{n}") for n in range(count)], tx.now())
+        for number in range(count // 10 + 1):
+            draft = fact(f"f{number}", Owner(Scope.SHARED), source=FactSource(AGENT, ALICE, "s1"))
+            tx.facts.add(draft, fact_id=f"{name}-{number}", actor="t", now=tx.now())
+        with recorded(tx) as statements:
+            receipt = tx.erasing.erase(PrincipalErasure(ALICE), receipt_id=name, asked_by=None, now=tx.now())
+        assert (receipt.erased["turns"], receipt.erased["facts"]) == (count, count // 10 + 1)
+        return len(statements)
+
+    await store.storage.transact(lambda tx: erase(tx, 1, "first"))
+    one = await store.storage.transact(lambda tx: erase(tx, 1, "one"))
+    assert await store.storage.transact(lambda tx: erase(tx, 1_000, "thousand")) == one

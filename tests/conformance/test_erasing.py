@@ -1,0 +1,369 @@
+"""Erasure: everything of a subject goes at once, nothing else does, and it beats work in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+
+import pytest
+
+from memory_service.contract.scopes import Scope
+from memory_service.contract.sessions import JobKind
+from memory_service.contract.verbs import ErasureStatus
+from memory_service.domain.callers import Principal
+from memory_service.domain.owners import (
+    AgentErasure,
+    Erasure,
+    Owner,
+    PairErasure,
+    PrincipalErasure,
+    SessionErasure,
+    agent_mark,
+)
+from memory_service.ports.records import (
+    DigestRow,
+    FactChange,
+    FactSource,
+    ItemFilters,
+    JobDraft,
+    PurgeStep,
+    ReceiptRow,
+    StoredAnswer,
+)
+from memory_service.ports.storage import Transaction
+from tests.fakes.stores import AGENT, ALICE, BOB, OTHER_AGENT, Store, fact, pair_of, session_of, turn, vector
+
+
+async def erase(store: Store, erasure: Erasure, *, receipt_id: str = "receipt") -> Mapping[str, int]:
+    def work(tx: Transaction) -> ReceiptRow:
+        return tx.erasing.erase(erasure, receipt_id=receipt_id, asked_by=pair_of(principal=ALICE), now=tx.now())
+
+    return (await store.storage.transact(work)).erased
+
+
+def live(tx: Transaction, agent: str, principal: str, session: str, workspace: str = "") -> None:
+    """Store one of everything for a session of an agent and a principal."""
+    owner = session_of(session, agent=agent, principal=principal, workspace=workspace)
+    name = f"{agent[-5:]}-{principal[:1]}-{session}-{workspace}"
+    source = FactSource(agent, principal, session, workspace, (1,))
+    tx.owners.share([agent_mark(agent), pair_of(agent=agent, principal=principal), owner])
+    row = tx.sessions.ensure(owner, Scope.PRIVATE, tx.now())
+    tx.turns.append(row, [turn(f"turn {name} {n}") for n in range(3)], tx.now())
+    indexed = tx.turns.unindexed(row.id, limit=1)
+    tx.turns.store_vectors(row.id, {indexed[0].id: vector(1)})
+    tx.digests.append(DigestRow(row.id, 1, f"digest {name}", 1, 2, tx.now()), folded_from=0, keep=5)
+    draft = JobDraft(JobKind.EXTRACT, f"extract:{row.id}", tx.now(), session_id=row.id, owner_id=row.home_id)
+    tx.jobs.enqueue(draft, tx.now())
+    owners = {
+        "private": pair_of(agent=agent, principal=principal, workspace=workspace),
+        "session": owner,
+        "shared": Owner(Scope.SHARED, workspace=workspace),
+    }
+    if principal:
+        owners["user"] = Owner(Scope.USER, principal=principal, workspace=workspace)
+    for scope, fact_owner in owners.items():
+        tx.facts.add(
+            fact(f"{scope} {name}", fact_owner, source=source, vector=vector(2)),
+            fact_id=f"{scope}-{name}",
+            actor="t",
+            now=tx.now(),
+        )
+
+
+LIVES = [
+    (AGENT, ALICE, "s1", ""),
+    (AGENT, ALICE, "s1", "w"),
+    (AGENT, ALICE, "s2", ""),
+    (AGENT, BOB, "s1", ""),
+    (AGENT, "", "s1", ""),
+    (OTHER_AGENT, ALICE, "s1", ""),
+]
+
+
+async def populate(store: Store) -> None:
+    for life in LIVES:
+        await store.storage.transact(lambda tx, life=life: live(tx, *life))
+
+
+async def remaining(store: Store) -> tuple[set[str], set[tuple[str, str, str, str]]]:
+    """Return the ids of all facts and the sessions that still have turns."""
+
+    def read(tx: Transaction) -> tuple[set[str], set[tuple[str, str, str, str]]]:
+        rows = tx.facts.list_all(filters=ItemFilters(now=store.clock.now()), limit=1_000, after=None)
+        sessions = set()
+        for agent, principal, name, workspace in LIVES:
+            row = tx.sessions.find(session_of(name, agent=agent, principal=principal, workspace=workspace))
+            if row is not None and len(tx.turns.between(row, after=0, upto=None, limit=10)) == 3:
+                sessions.add((agent, principal, name, workspace))
+        return {row.id for row in rows}, sessions
+
+    return await store.storage.read(read)
+
+
+def ids(
+    *lives: tuple[str, str, str, str], scopes: tuple[str, ...] = ("private", "session", "shared", "user")
+) -> set[str]:
+    return {
+        f"{scope}-{agent[-5:]}-{principal[:1]}-{session}-{workspace}"
+        for agent, principal, session, workspace in lives
+        for scope in scopes
+        if principal or scope != "user"
+    }
+
+
+@pytest.mark.parametrize(
+    ("erasure", "gone", "kept_scopes"),
+    [
+        (SessionErasure(AGENT, ALICE, "s1"), LIVES[0:2], ()),
+        (SessionErasure(AGENT, "", "s1"), LIVES[4:5], ()),
+        (PairErasure(AGENT, ALICE), LIVES[0:3], ("user", "shared")),
+        (PairErasure(AGENT, ""), LIVES[4:5], ("user", "shared")),
+        (PrincipalErasure(ALICE), [*LIVES[0:3], LIVES[5]], ()),
+        (AgentErasure(AGENT), LIVES[0:5], ()),
+        (SessionErasure(AGENT, ALICE, "%"), [], ()),
+        (PrincipalErasure(""), [], ()),
+        (AgentErasure(""), [], ()),
+    ],
+)
+async def test_an_erasure_takes_its_subject_and_nothing_else(
+    store: Store, erasure: Erasure, gone: list[tuple[str, str, str, str]], kept_scopes: tuple[str, ...]
+) -> None:
+    await populate(store)
+    everything, sessions = await remaining(store)
+    assert (everything, sessions) == (ids(*LIVES), set(LIVES))
+    erased = await erase(store, erasure)
+    facts_left, sessions_left = await remaining(store)
+    assert sessions_left == set(LIVES) - set(gone)
+    assert facts_left == (ids(*LIVES) - ids(*gone)) | ids(*gone, scopes=kept_scopes)
+    facts_gone = len(everything) - len(facts_left)
+    assert erased == {
+        "turns": 3 * len(gone), "episodes": 3 * len(gone), "digests": len(gone), "sessions": len(gone),
+        "jobs": len(gone), "facts": facts_gone, "history": facts_gone, "vectors": len(gone) + facts_gone, "answers": 0,
+    }  # fmt: skip
+    again = await erase(store, erasure, receipt_id="again")
+    assert set(again.values()) == {0}
+
+
+async def test_a_fact_that_others_said_too_loses_the_source_only(store: Store) -> None:
+    shared = Owner(Scope.SHARED)
+    mine, theirs = FactSource(AGENT, ALICE, "s1", "", (1,)), FactSource(AGENT, BOB, "s9", "", (4,))
+
+    def work(tx: Transaction) -> None:
+        tx.facts.add(fact("we all say", shared, source=mine), fact_id="both", actor="t", now=tx.now())
+        tx.facts.add_source("both", theirs)
+
+    await store.storage.transact(work)
+    assert (await erase(store, PrincipalErasure(ALICE)))["facts"] == 0
+    kept = await store.storage.read(lambda tx: tx.facts.get("both"))
+    assert kept is not None
+    assert kept.sources == (theirs,)
+    assert (await erase(store, SessionErasure(AGENT, BOB, "s9"), receipt_id="r2"))["facts"] == 1
+
+
+async def test_a_line_of_history_is_erased_with_the_source_of_its_text(store: Store) -> None:
+    shared = Owner(Scope.SHARED)
+    mine, theirs = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s2")
+
+    def work(tx: Transaction) -> None:
+        tx.facts.add(fact("hers", shared, source=mine), fact_id="f", actor="t", now=tx.now())
+        tx.facts.change("f", FactChange({"pinned": True}), event="corrected", actor="t", now=tx.now())
+        his = FactChange({"text": "his"}, terms=("his",), source=theirs)
+        tx.facts.change("f", his, event="replaced", actor="t", now=tx.now())
+
+    await store.storage.transact(work)
+    assert (await erase(store, PrincipalErasure(ALICE)))["history"] == 2
+    lines = await store.storage.read(lambda tx: tx.facts.history("f"))
+    assert [line.text for line in lines] == ["his"]
+
+
+async def test_generations_move_on_and_survive_the_names(store: Store) -> None:
+    await populate(store)
+    marks = [
+        agent_mark(AGENT), pair_of(principal=ALICE), Owner(Scope.USER, principal=ALICE), session_of(principal=ALICE),
+    ]  # fmt: skip
+
+    async def generations() -> list[int]:
+        rows = await store.storage.transact(lambda tx: tx.owners.share(marks))
+        return [rows[mark].generation for mark in marks]
+
+    assert await generations() == [0, 0, 0, 0]
+    await erase(store, SessionErasure(AGENT, ALICE, "s1"), receipt_id="1")
+    assert await generations() == [0, 0, 0, 1]
+    await erase(store, PairErasure(AGENT, ALICE), receipt_id="2")
+    agent, pair, user, _ = await generations()
+    assert (agent, pair, user) == (0, 1, 0)
+    await erase(store, PrincipalErasure(ALICE), receipt_id="3")
+    agent, _, user, _ = await generations()
+    assert (agent, user) == (0, 1)
+    await erase(store, AgentErasure(AGENT), receipt_id="4")
+    assert (await generations())[0] == 1
+    before = await generations()
+    await store.reopen()
+    assert await generations() == before
+
+
+async def test_an_erasure_of_what_was_never_stored_moves_its_mark(store: Store) -> None:
+    await erase(store, PairErasure(AGENT, ALICE))
+    rows = await store.storage.transact(lambda tx: tx.owners.share([pair_of(principal=ALICE)]))
+    row = rows[pair_of(principal=ALICE)]
+    assert row.generation == 1
+    assert row.erased_at is not None
+    assert abs(row.erased_at - store.clock.now()) < timedelta(minutes=1)
+
+
+async def test_an_erased_principal_leaves_no_name(store: Store) -> None:
+    principal = Principal("https://issuer", "alice")
+
+    def work(tx: Transaction) -> None:
+        tx.owners.name_principal(principal)
+        live(tx, AGENT, principal.hash, "s1")
+
+    await store.storage.transact(work)
+    await erase(store, PrincipalErasure(principal.hash))
+    assert await store.storage.read(lambda tx: tx.owners.principal_name(principal.hash)) is None
+
+
+async def test_an_erased_owner_can_be_written_to_again(store: Store) -> None:
+    await populate(store)
+    await erase(store, PrincipalErasure(ALICE))
+    await store.storage.transact(lambda tx: live(tx, AGENT, ALICE, "s1"))
+    facts_left, sessions_left = await remaining(store)
+    assert LIVES[0] in sessions_left
+    assert ids(LIVES[0]) <= facts_left
+    assert (await erase(store, PrincipalErasure(ALICE), receipt_id="second"))["turns"] == 3
+    assert LIVES[0] not in (await remaining(store))[1]
+
+
+async def test_a_worker_that_was_overtaken_by_an_erasure_stores_nothing(store: Store) -> None:
+    await store.storage.transact(lambda tx: live(tx, AGENT, ALICE, "s1"))
+    job = await store.storage.transact(
+        lambda tx: tx.jobs.claim(kinds=[JobKind.EXTRACT], lease=timedelta(seconds=30), worker="w", now=tx.now())
+    )
+    assert job is not None
+    await erase(store, SessionErasure(AGENT, ALICE, "s1"))
+
+    class LeaseLost(Exception):
+        pass
+
+    def finish(tx: Transaction) -> None:
+        tx.facts.add(fact("too late", pair_of(principal=ALICE)), fact_id="late", actor="t", now=tx.now())
+        if not tx.jobs.finish(job, tx.now()):
+            raise LeaseLost
+
+    with pytest.raises(LeaseLost):
+        await store.storage.transact(finish)
+    assert await store.storage.read(lambda tx: tx.facts.get("late")) is None
+
+
+async def test_an_erasure_among_writes_leaves_only_what_was_written_after_it(store: Store) -> None:
+    marks = [
+        agent_mark(AGENT),
+        pair_of(principal=ALICE),
+        Owner(Scope.USER, principal=ALICE),
+        session_of(principal=ALICE),
+    ]
+
+    def write(tx: Transaction, number: int) -> tuple[int, int]:
+        generation = tx.owners.share(marks)[marks[2]].generation
+        row = tx.sessions.ensure(session_of(principal=ALICE), Scope.PRIVATE, tx.now())
+        tx.turns.append(row, [turn(f"{generation}")], tx.now())
+        tx.facts.add(fact(f"{generation}", pair_of(principal=ALICE)), fact_id=f"f{number}", actor="t", now=tx.now())
+        return generation, number
+
+    async def writer(start: int) -> None:
+        for step in range(12):
+            await store.storage.transact(partial(write, number=start * 100 + step))
+
+    async def eraser() -> None:
+        for step in range(3):
+            await erase(store, PrincipalErasure(ALICE), receipt_id=f"r{step}")
+
+    await asyncio.gather(*(writer(number) for number in range(4)), eraser())
+    await store.storage.transact(lambda tx: write(tx, 9_999))
+
+    def read(tx: Transaction) -> set[str]:
+        session = tx.sessions.find(session_of(principal=ALICE))
+        assert session is not None
+        turns = {row.text for row in tx.turns.between(session, after=0, upto=None, limit=1_000)}
+        facts = tx.facts.list_all(filters=ItemFilters(now=store.clock.now()), limit=1_000, after=None)
+        return turns | {row.text for row in facts}
+
+    assert await store.storage.read(read) == {"3"}
+
+
+async def test_a_thousand_facts_are_erased_in_one_go(store: Store) -> None:
+    def work(tx: Transaction) -> None:
+        for number in range(1_000):
+            owner = pair_of(principal=ALICE) if number % 2 else Owner(Scope.SHARED)
+            draft = fact(f"secret {number}", owner, source=FactSource(AGENT, ALICE, f"s{number % 10}"))
+            tx.facts.add(draft, fact_id=f"f{number}", actor="t", now=tx.now())
+        tx.facts.add(
+            fact("kept", Owner(Scope.SHARED), source=FactSource(AGENT, BOB, "s")), fact_id="k", actor="t", now=tx.now()
+        )
+
+    await store.storage.transact(work)
+    erased = await erase(store, PrincipalErasure(ALICE))
+    assert (erased["facts"], erased["history"]) == (1_000, 1_000)
+    assert (await remaining(store))[0] == {"k"}
+
+
+async def test_answers_that_may_carry_a_session_go_with_it(store: Store) -> None:
+    home = pair_of(principal=ALICE)
+
+    def answer(tx: Transaction, key: str, body: str) -> None:
+        tx.idempotency.begin(home, route="r", key=key, body_hash="h", now=tx.now())
+        tx.idempotency.finish(home, route="r", key=key, answer=StoredAnswer("h", 200, body))
+
+    def begin(tx: Transaction, key: str) -> StoredAnswer | None:
+        return tx.idempotency.begin(home, route="r", key=key, body_hash="h", now=tx.now())
+
+    await store.storage.transact(lambda tx: answer(tx, "fact", '{"text":"secret"}'))
+    await store.storage.transact(lambda tx: answer(tx, "write", '{"seqs":[1]}'))
+    assert (await erase(store, SessionErasure(AGENT, ALICE, "s1")))["answers"] == 1
+    assert await store.storage.transact(lambda tx: begin(tx, "fact")) is None
+    assert await store.storage.transact(lambda tx: begin(tx, "write")) is not None
+
+
+async def test_forgetting_under_a_key_keeps_the_keys_answer(store: Store) -> None:
+    home = pair_of(principal=ALICE)
+
+    def forget(tx: Transaction) -> StoredAnswer | None:
+        known = tx.idempotency.begin(home, route="forget", key="k", body_hash="h", now=tx.now())
+        if known is None:
+            tx.erasing.erase(PairErasure(AGENT, ALICE), receipt_id="r", asked_by=home, now=tx.now())
+            tx.idempotency.finish(home, route="forget", key="k", answer=StoredAnswer("h", 200, "{}"))
+        return known
+
+    assert await store.storage.transact(forget) is None
+    assert await store.storage.transact(forget) == StoredAnswer("h", 200, "{}")
+
+
+async def test_a_receipt_says_how_far_the_erasure_is(store: Store) -> None:
+    await populate(store)
+    erased = await erase(store, SessionErasure(AGENT, ALICE, "s1"))
+    (receipt,) = await store.storage.read(lambda tx: tx.receipts.unpurged(limit=5))
+    assert (receipt.agent, receipt.principal, receipt.status) == (AGENT, ALICE, ErasureStatus.ERASED)
+    assert (receipt.erased, receipt.purged_at, receipt.waiting_for) == (erased, None, ())
+    job = await store.storage.transact(
+        lambda tx: tx.jobs.claim(kinds=[JobKind.PURGE], lease=timedelta(seconds=30), worker="w", now=tx.now())
+    )
+    assert job is not None
+    for step in (PurgeStep(False, ("snapshot",)), PurgeStep(True), PurgeStep(False, ("lock",))):
+        await store.storage.transact(lambda tx, step=step: tx.receipts.note_purge([receipt.id], step, tx.now()))
+    purged = await store.storage.read(lambda tx: tx.receipts.get(receipt.id))
+    assert purged is not None
+    assert (purged.status, purged.waiting_for) == (ErasureStatus.PURGED, ())
+    assert purged.purged_at is not None
+    assert await store.storage.read(lambda tx: tx.receipts.unpurged(limit=5)) == []
+    assert await store.storage.read(lambda tx: tx.receipts.get("unknown")) is None
+
+
+async def test_a_receipt_can_be_left_for_what_was_deleted_by_id(store: Store) -> None:
+    receipt = await store.storage.transact(
+        lambda tx: tx.receipts.add("r", asked_by=pair_of(principal=ALICE), erased={"facts": 1}, now=tx.now())
+    )
+    assert await store.storage.read(lambda tx: tx.receipts.get("r")) == receipt
+    admin = await store.storage.transact(lambda tx: tx.receipts.add("a", asked_by=None, erased={}, now=tx.now()))
+    assert (admin.agent, admin.principal) == ("", "")

@@ -1,0 +1,332 @@
+"""The durable queue: due jobs run once at a time, nothing is lost, nobody starves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from memory_service.contract.scopes import Scope
+from memory_service.contract.sessions import JobKind, JobState
+from memory_service.ports.records import JobDraft, JobRow
+from memory_service.ports.storage import Transaction
+from tests.fakes.stores import ALICE, BOB, Store, pair_of, session_of
+
+LEASE = timedelta(seconds=30)
+KINDS = tuple(JobKind)
+
+
+def draft(
+    store: Store, key: str = "k", *, kind: JobKind = JobKind.FOLD, lane: str | None = None, **fields: object
+) -> JobDraft:
+    values = {"run_at": store.clock.now() - timedelta(seconds=1), **fields}
+    return JobDraft(kind=kind, dedupe_key=key, lane=lane, **values)  # type: ignore[arg-type]
+
+
+async def enqueue(store: Store, *drafts: JobDraft) -> list[str]:
+    return await store.storage.transact(lambda tx: [tx.jobs.enqueue(one, tx.now()) for one in drafts])
+
+
+async def claim(store: Store, kinds: Sequence[JobKind] = KINDS) -> JobRow | None:
+    return await store.storage.transact(lambda tx: tx.jobs.claim(kinds=kinds, lease=LEASE, worker="w", now=tx.now()))
+
+
+async def claimed(store: Store) -> JobRow:
+    job = await claim(store)
+    assert job is not None
+    return job
+
+
+async def get(store: Store, job_id: str) -> JobRow:
+    job = await store.storage.read(lambda tx: tx.jobs.get(job_id))
+    assert job is not None
+    return job
+
+
+async def test_a_job_is_claimed_once_and_finished_by_its_holder(store: Store) -> None:
+    (job_id,) = await enqueue(store, draft(store, payload={"force": True}, request_id="r-1"))
+    claims = await asyncio.gather(*(claim(store) for _ in range(8)))
+    (job,) = [job for job in claims if job is not None]
+    assert (job.id, job.state, job.attempts, job.payload, job.request_id) == (
+        job_id, JobState.RUNNING, 0, {"force": True}, "r-1",
+    )  # fmt: skip
+    assert await store.storage.transact(lambda tx: tx.jobs.finish(job, tx.now()))
+    assert not await store.storage.transact(lambda tx: tx.jobs.finish(job, tx.now()))
+    done = await get(store, job_id)
+    assert (done.state, done.lease_token) == (JobState.DONE, None)
+    assert done.finished_at is not None
+
+
+async def test_a_second_draft_of_a_queued_job_is_that_job(store: Store) -> None:
+    first, second, other = await enqueue(store, draft(store), draft(store), draft(store, kind=JobKind.EXTRACT))
+    assert first == second != other
+    await claimed(store)
+    await claimed(store)
+    assert await enqueue(store, draft(store)) != [first]
+
+
+async def test_drafts_at_the_same_time_leave_one_job(store: Store) -> None:
+    ids = await asyncio.gather(*(enqueue(store, draft(store)) for _ in range(12)))
+    assert len({job_id for (job_id,) in ids}) == 1
+
+
+async def test_an_earlier_draft_moves_a_waiting_job_forward_but_never_past_its_backoff(store: Store) -> None:
+    later = store.clock.now() + timedelta(hours=1)
+    (job_id,) = await enqueue(store, draft(store, run_at=later))
+    assert await claim(store) is None
+    await enqueue(store, draft(store))
+    job = await claimed(store)
+    assert job.id == job_id
+    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="ModelUnavailable", retry_at=later, now=tx.now()))
+    await enqueue(store, draft(store))
+    assert await claim(store) is None
+
+
+async def test_a_job_waits_until_it_is_due(store: Store) -> None:
+    await enqueue(store, draft(store, run_at=store.clock.now() + timedelta(minutes=5)))
+    assert await claim(store) is None
+    store.clock.advance(timedelta(minutes=6))
+    assert await claim(store) is not None
+
+
+async def test_jobs_are_claimed_by_kind_in_the_order_they_are_due(store: Store) -> None:
+    now = store.clock.now()
+    await enqueue(
+        store,
+        draft(store, "b", run_at=now - timedelta(seconds=5)),
+        draft(store, "a", run_at=now - timedelta(seconds=9)),
+        draft(store, "c", kind=JobKind.EMBED, run_at=now - timedelta(seconds=99)),
+    )
+    assert await claim(store, [JobKind.PURGE]) is None
+    first, second = await claim(store, [JobKind.FOLD]), await claim(store, [JobKind.FOLD])
+    assert first is not None
+    assert second is not None
+    assert first.run_at < second.run_at
+    assert await claim(store, [JobKind.FOLD]) is None
+
+
+async def test_a_busy_session_does_not_starve_the_rest(store: Store) -> None:
+    now = store.clock.now()
+    await enqueue(store, draft(store, "noisy", lane="noisy", run_at=now - timedelta(seconds=9)))
+    await enqueue(
+        store, *(draft(store, f"quiet-{n}", lane=f"quiet-{n}", run_at=now - timedelta(seconds=8 - n)) for n in range(3))
+    )
+    order = []
+    for _ in range(4):
+        job = await claimed(store)
+        order.append(job.lane)
+        await enqueue(store, draft(store, "noisy", lane="noisy", run_at=store.clock.now()))
+        await store.storage.transact(lambda tx, job=job: tx.jobs.finish(job, tx.now()))
+    assert order == ["noisy", "quiet-0", "quiet-1", "quiet-2"]
+
+
+async def test_jobs_of_one_lane_never_run_at_the_same_time(store: Store) -> None:
+    await enqueue(store, *(draft(store, f"k{n}", lane="session:1") for n in range(6)), draft(store, "free"))
+    claims = [job for job in await asyncio.gather(*(claim(store) for _ in range(8))) if job is not None]
+    assert sorted(str(job.lane) for job in claims) == ["None", "session:1"]
+    (held,) = [job for job in claims if job.lane is not None]
+    assert await claim(store) is None
+    await store.storage.transact(lambda tx: tx.jobs.finish(held, tx.now()))
+    following = await claimed(store)
+    assert following.lane == "session:1"
+
+
+async def test_many_workers_run_every_job_once(store: Store) -> None:
+    await enqueue(store, *(draft(store, f"k{n}", lane=f"lane-{n % 7}") for n in range(40)))
+    ran: list[str] = []
+    running: set[str] = set()
+
+    async def worker() -> None:
+        idle = 0
+        while idle < 40 and len(ran) < 40:
+            job = await claim(store)
+            if job is None:
+                idle += 1
+                await asyncio.sleep(0)
+                continue
+            assert job.lane not in running
+            running.add(str(job.lane))
+            ran.append(job.id)
+            running.discard(str(job.lane))
+            assert await store.storage.transact(lambda tx, job=job: tx.jobs.finish(job, tx.now()))
+
+    await asyncio.gather(*(worker() for _ in range(8)))
+    assert len(ran) == len(set(ran)) == 40
+
+
+async def test_an_expired_lease_lets_another_worker_claim_and_counts_an_attempt(store: Store) -> None:
+    await enqueue(store, draft(store, lane="l"))
+    lost = await claimed(store)
+    store.clock.advance(LEASE + timedelta(seconds=1))
+    again = await claimed(store)
+    assert (again.id, again.attempts) == (lost.id, 1)
+    assert again.lease_token != lost.lease_token
+    assert not await store.storage.transact(lambda tx: tx.jobs.renew(lost, lease=LEASE, now=tx.now()))
+    assert not await store.storage.transact(lambda tx: tx.jobs.finish(lost, tx.now()))
+    assert not await store.storage.transact(lambda tx: tx.jobs.release(lost, tx.now()))
+    assert not await store.storage.transact(lambda tx: tx.jobs.fail(lost, error="x", retry_at=None, now=tx.now()))
+    assert await store.storage.transact(lambda tx: tx.jobs.finish(again, tx.now()))
+
+
+async def test_a_renewed_lease_is_kept(store: Store) -> None:
+    await enqueue(store, draft(store))
+    job = await claimed(store)
+    store.clock.advance(timedelta(seconds=20))
+    assert await store.storage.transact(lambda tx: tx.jobs.renew(job, lease=LEASE, now=tx.now()))
+    store.clock.advance(timedelta(seconds=20))
+    assert await claim(store) is None
+    assert await store.storage.transact(lambda tx: tx.jobs.finish(job, tx.now()))
+
+
+async def test_a_failed_job_waits_for_its_retry_and_dies_without_one(store: Store) -> None:
+    await enqueue(store, draft(store))
+    job = await claimed(store)
+    retry_at = store.clock.now() + timedelta(minutes=1)
+    assert await store.storage.transact(
+        lambda tx: tx.jobs.fail(job, error="ModelUnavailable", retry_at=retry_at, now=tx.now())
+    )
+    assert (await get(store, job.id)).error == "ModelUnavailable"
+    assert await claim(store) is None
+    store.clock.advance(timedelta(minutes=2))
+    again = await claimed(store)
+    assert again.attempts == 1
+    assert await store.storage.transact(
+        lambda tx: tx.jobs.fail(again, error="UnparseableAnswer", retry_at=None, now=tx.now())
+    )
+    dead = await get(store, job.id)
+    assert (dead.state, dead.attempts, dead.error) == (JobState.DEAD, 2, "UnparseableAnswer")
+    assert await claim(store) is None
+
+
+async def test_a_job_that_is_handed_back_has_no_attempt_more(store: Store) -> None:
+    await enqueue(store, draft(store))
+    job = await claimed(store)
+    assert await store.storage.transact(lambda tx: tx.jobs.release(job, tx.now()))
+    again = await claimed(store)
+    assert (again.id, again.attempts) == (job.id, 0)
+
+
+@pytest.mark.parametrize("way", ["lease", "fail", "release"])
+async def test_a_job_that_goes_back_beside_a_queued_twin_leaves_its_attempts_to_it(store: Store, way: str) -> None:
+    await enqueue(store, draft(store))
+    job = await claimed(store)
+    (twin_id,) = await enqueue(store, draft(store))
+    assert twin_id != job.id
+    ways = {
+        "lease": lambda tx: store.clock.advance(LEASE * 2),
+        "fail": lambda tx: tx.jobs.fail(job, error="x", retry_at=store.clock.now(), now=tx.now()),
+        "release": lambda tx: tx.jobs.release(job, tx.now()),
+    }
+    await store.storage.transact(ways[way])
+    store.clock.advance(timedelta(seconds=1))
+    following = await claimed(store)
+    assert (following.id, following.attempts) == (twin_id, 0 if way == "release" else 1)
+    assert (await get(store, job.id)).state is JobState.DONE
+    assert await claim(store) is None
+
+
+async def test_a_dead_job_can_be_put_back(store: Store) -> None:
+    await enqueue(store, draft(store))
+    job = await claimed(store)
+    assert not await store.storage.transact(lambda tx: tx.jobs.retry(job.id, tx.now()))
+    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+    assert await store.storage.transact(lambda tx: tx.jobs.retry(job.id, tx.now()))
+    again = await claimed(store)
+    assert (again.id, again.attempts) == (job.id, 0)
+    assert not await store.storage.transact(lambda tx: tx.jobs.retry("unknown", tx.now()))
+
+
+async def test_all_dead_jobs_are_replayed_and_one_key_is_queued_once(store: Store) -> None:
+    for key in ("a", "a", "b", "c"):
+        await enqueue(store, draft(store, key))
+        job = await claimed(store)
+        await store.storage.transact(lambda tx, job=job: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+    await enqueue(store, draft(store, "c"))
+    assert await store.storage.transact(lambda tx: tx.jobs.replay(JobState.DEAD, tx.now())) == 4
+    counts, _ = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+    assert (counts[JobState.QUEUED], counts[JobState.DEAD], counts[JobState.DONE]) == (3, 0, 2)
+
+
+async def test_counts_say_how_late_the_oldest_due_job_is(store: Store) -> None:
+    counts, age = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+    assert (counts, age) == (dict.fromkeys(JobState, 0), 0)
+    await enqueue(store, draft(store, run_at=store.clock.now() + timedelta(seconds=30)), draft(store, "x"))
+    store.clock.advance(timedelta(seconds=90))
+    counts, age = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+    assert counts[JobState.QUEUED] == 2
+    assert 90 <= age < 100
+
+
+async def test_finished_jobs_are_forgotten_after_a_while(store: Store) -> None:
+    await enqueue(store, *(draft(store, f"k{n}") for n in range(3)))
+    for _ in range(2):
+        job = await claimed(store)
+        await store.storage.transact(lambda tx, job=job: tx.jobs.finish(job, tx.now()))
+    store.clock.advance(timedelta(hours=1))
+    before = store.clock.now() - timedelta(minutes=1)
+    assert await store.storage.transact(lambda tx: tx.jobs.forget_done(before=before, limit=1)) == 1
+    assert await store.storage.transact(lambda tx: tx.jobs.forget_done(before=before, limit=9)) == 1
+    counts, _ = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+    assert (counts[JobState.QUEUED], counts[JobState.DONE]) == (1, 0)
+
+
+async def test_jobs_are_listed_newest_first_under_their_owners(store: Store) -> None:
+    def work(tx: Transaction, principal: str) -> None:
+        session = tx.sessions.ensure(session_of(principal=principal), Scope.PRIVATE, tx.now())
+        for n in range(3):
+            one = draft(store, f"{principal}{n}", session_id=session.id, owner_id=session.home_id)
+            tx.jobs.enqueue(one, tx.now())
+
+    for principal in (ALICE, BOB):
+        await store.storage.transact(lambda tx, principal=principal: work(tx, principal))
+    await enqueue(store, draft(store, "nobody's"))
+
+    def listed(
+        tx: Transaction, *, all_owners: bool = False, state: JobState | None = None, in_session: bool = False
+    ) -> list[str]:
+        homes = None if all_owners else list(tx.owners.find([pair_of(principal=ALICE)]).values())
+        session = tx.sessions.find(session_of(principal=ALICE))
+        assert session is not None
+        found: list[str] = []
+        before = None
+        while rows := tx.jobs.list(
+            homes=homes, state=state, session=[session] if in_session else None, limit=2, before=before
+        ):
+            found += [row.id for row in rows]
+            before = (rows[-1].created_at, rows[-1].id)
+        return found
+
+    mine = await store.storage.read(listed)
+    assert len(mine) == len(set(mine)) == 3
+    assert await store.storage.read(lambda tx: listed(tx, in_session=True)) == mine
+    assert len(await store.storage.read(lambda tx: listed(tx, all_owners=True))) == 7
+    assert await store.storage.read(lambda tx: listed(tx, state=JobState.DEAD)) == []
+    none = await store.storage.read(lambda tx: tx.jobs.list(homes=[], state=None, session=None, limit=9, before=None))
+    assert none == []
+
+
+async def test_a_running_job_of_a_session_is_seen(store: Store) -> None:
+    await enqueue(store, draft(store, session_id=7))
+
+    async def running(kind: JobKind, session_id: int) -> bool:
+        return await store.storage.read(lambda tx: tx.jobs.is_running(kind, session_id, tx.now()))
+
+    assert not await running(JobKind.FOLD, 7)
+    await claimed(store)
+    assert await running(JobKind.FOLD, 7)
+    assert not await running(JobKind.EXTRACT, 7)
+    assert not await running(JobKind.FOLD, 8)
+    store.clock.advance(LEASE * 2)
+    assert not await running(JobKind.FOLD, 7)
+
+
+async def test_a_job_is_enqueued_only_with_what_causes_it(store: Store) -> None:
+    def fails(tx: Transaction) -> None:
+        tx.jobs.enqueue(draft(store), tx.now())
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await store.storage.transact(fails)
+    assert await claim(store) is None

@@ -1,0 +1,246 @@
+"""Export and import: whole rows, between any two backends, never over what is there or was erased."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_service.contract.scopes import Scope
+from memory_service.domain.callers import Principal
+from memory_service.domain.owners import AgentErasure, Erasure, Owner, PairErasure, PrincipalErasure, SessionErasure
+from memory_service.errors import InvalidRequest
+from memory_service.ports.records import DigestRow, FactChange, FactRow, FactSource, ItemFilters, TurnRow
+from memory_service.ports.storage import Transaction
+from tests.fakes.stores import AGENT, BOB, OTHER_AGENT, Backends, Store, fact, pair_of, session_of, turn, vector
+
+PRINCIPAL = Principal("https://issuer", "alice")
+ALICE = PRINCIPAL.hash
+SHARED = Owner(Scope.SHARED)
+Line = Mapping[str, Any]
+
+
+@pytest.fixture(params=["local", "external"])
+async def target(request: pytest.FixtureRequest, backends: Backends, tmp_path: Path) -> AsyncIterator[Store]:
+    """A second, empty store."""
+    async with backends.another(request.param, tmp_path / "target") as config:
+        opened = Store(config)
+        await opened.open()
+        yield opened
+        await opened.close()
+
+
+def populate(tx: Transaction) -> None:
+    now = tx.now()
+    tx.owners.name_principal(PRINCIPAL)
+    for agent, principal in ((AGENT, ALICE), (AGENT, BOB), (OTHER_AGENT, ALICE)):
+        session = tx.sessions.ensure(session_of(agent=agent, principal=principal), Scope.SHARED, now)
+        tx.turns.append(session, [turn(f"turn {n}", client_id=f"c{n}", tokens=n) for n in range(1, 6)], now)
+        tx.turns.store_vectors(session.id, {tx.turns.unindexed(session.id, limit=1)[0].id: vector(7)})
+        for version in (1, 2):
+            digest = DigestRow(session.id, version, f"digest {version}", version, 2, now)
+            tx.digests.append(digest, folded_from=version - 1, keep=5)
+        tx.sessions.advance_extracted(session.id, from_seq=0, to_seq=4)
+        for owner in (pair_of(agent=agent, principal=principal), SHARED):
+            name = f"{owner.scope}-{agent}-{principal[:4]}"
+            source = FactSource(agent, principal, "s1", "", (1, 2))
+            tx.facts.add(
+                fact(name, owner, source=source, key=name.replace("/", "."), tags=("a",), vector=vector(3)),
+                fact_id=name,
+                actor="t",
+                now=now,
+            )
+    tx.facts.add_source(f"shared-{AGENT}-{ALICE[:4]}", FactSource(AGENT, BOB, "s1"))
+    tx.facts.change(
+        f"shared-{AGENT}-{BOB[:4]}",
+        FactChange({"text": "said anew"}, terms=("anew",)),
+        event="corrected",
+        actor="e",
+        now=now,
+    )
+
+
+async def export(store: Store, limit: int = 3) -> list[Line]:
+    lines: list[Line] = []
+    cursor = None
+    while True:
+        page, cursor = await store.storage.read(lambda tx, cursor=cursor: tx.moving.export(cursor=cursor, limit=limit))
+        lines += [json.loads(json.dumps(line)) for line in page]
+        if cursor is None:
+            return lines
+
+
+async def restore(store: Store, lines: Sequence[Line]) -> list[str]:
+    return await store.storage.transact(lambda tx: [tx.moving.restore(line, tx.now()) for line in lines])
+
+
+def without_numbers(fact_row: FactRow) -> dict[str, Any]:
+    return {name: value for name, value in vars(fact_row).items() if name != "row_id"}
+
+
+def seen(tx: Transaction, now: Any) -> dict[str, Any]:
+    """Return everything that a caller could see, without the store's own numbers."""
+
+    def spoken(row: TurnRow) -> dict[str, Any]:
+        return {name: value for name, value in vars(row).items() if name not in {"id", "session_id"}}
+
+    seen: dict[str, Any] = {"principal": tx.owners.principal_name(ALICE)}
+    for agent, principal in ((AGENT, ALICE), (AGENT, BOB), (OTHER_AGENT, ALICE)):
+        row = tx.sessions.find(session_of(agent=agent, principal=principal))
+        if row is None:
+            continue
+        fields = {name: value for name, value in vars(row).items() if name not in {"id", "home_id"}}
+        turns = tx.turns.between(row, after=0, upto=None, limit=100)
+        digests = [(d.version, d.summary, d.upto_seq) for d in tx.digests.list(row.id, limit=10)]
+        waiting = [turn.seq for turn in tx.turns.unindexed(row.id, limit=10)]
+        seen[f"{agent}-{principal}"] = (fields, [spoken(turn) for turn in turns], digests, waiting)
+    for fact_row in tx.facts.list_all(filters=ItemFilters(now=now), limit=100, after=None):
+        seen[fact_row.id] = (without_numbers(fact_row), tx.facts.history(fact_row.id))
+    return seen
+
+
+async def look(store: Store) -> dict[str, Any]:
+    return await store.storage.read(lambda tx: seen(tx, store.clock.now()))
+
+
+async def test_an_import_of_an_export_is_the_same_store(store: Store, target: Store) -> None:
+    await store.storage.transact(populate)
+    lines = await export(store)
+    assert set(await restore(target, lines)) == {"imported"}
+    assert await look(target) == await look(store)
+    assert _undated(await export(target, 100)) == _undated(lines)
+
+
+def _undated(lines: Sequence[Line]) -> list[str]:
+    """Return the lines in one order, without those of principals, which carry the time of their export."""
+    return sorted(json.dumps(line) for line in lines if line["type"] != "principal")
+
+
+async def test_importing_again_changes_nothing(store: Store, target: Store) -> None:
+    await store.storage.transact(populate)
+    lines = await export(store)
+    await restore(target, lines)
+    before = await look(target)
+    assert set(await restore(target, lines)) == {"skipped"}
+    assert set(await restore(store, lines)) == {"skipped"}
+    assert await look(target) == before == await look(store)
+
+
+async def test_an_import_goes_on_where_it_stopped(store: Store, target: Store) -> None:
+    await store.storage.transact(populate)
+    lines = await export(store)
+    for line in lines[: len(lines) // 2]:
+        await restore(target, [line])
+    await restore(target, lines)
+    assert await look(target) == await look(store)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 1_000])
+async def test_an_export_is_whole_whatever_its_pages(store: Store, limit: int) -> None:
+    await store.storage.transact(populate)
+    kinds = [line["type"] for line in await export(store, limit)]
+    assert kinds == ["principal"] + ["session"] * 3 + ["turn"] * 15 + ["digest"] * 6 + ["fact"] * 6
+
+
+@pytest.mark.parametrize(
+    ("erasure", "kept_principal"),
+    [
+        (PrincipalErasure(ALICE), False),
+        (AgentErasure(AGENT), True),
+        (SessionErasure(AGENT, ALICE, "s1"), True),
+        (PairErasure(AGENT, ALICE), True),
+    ],
+)
+async def test_an_import_brings_back_nothing_that_was_erased(
+    store: Store, erasure: Erasure, kept_principal: bool
+) -> None:
+    await store.storage.transact(populate)
+    lines = await export(store)
+    store.clock.advance(timedelta(seconds=5))
+    await store.storage.transact(lambda tx: tx.erasing.erase(erasure, receipt_id="r", asked_by=None, now=tx.now()))
+    after = await look(store)
+    outcomes = await restore(store, lines)
+    assert set(outcomes) == {"skipped", "tombstoned"}
+    assert await look(store) == after
+    assert (after["principal"] is not None) is kept_principal
+
+
+async def test_what_is_stored_after_an_erasure_can_be_imported(store: Store) -> None:
+    await store.storage.transact(populate)
+    await store.storage.transact(
+        lambda tx: tx.erasing.erase(PrincipalErasure(ALICE), receipt_id="r", asked_by=None, now=tx.now())
+    )
+    store.clock.advance(timedelta(seconds=5))
+
+    def write(tx: Transaction) -> None:
+        row = tx.sessions.ensure(session_of(principal=ALICE), Scope.PRIVATE, tx.now())
+        tx.turns.append(row, [turn("after")], tx.now())
+
+    await store.storage.transact(write)
+    mine = [line for line in await export(store) if line.get("principal") == ALICE and line["type"] == "turn"]
+    assert await restore(store, mine) == ["skipped"]
+
+
+async def test_an_import_does_not_bring_back_a_deleted_fact(store: Store) -> None:
+    await store.storage.transact(populate)
+    lines = [line for line in await export(store) if line["type"] == "fact"][:1]
+    await store.storage.transact(lambda tx: tx.facts.delete(lines[0]["id"]))
+    assert await restore(store, lines) == ["tombstoned"]
+
+
+async def test_vectors_of_another_model_are_left_out_and_made_again(store: Store) -> None:
+    await store.storage.transact(populate)
+    lines = [{**line, **({"embedding_model": "foreign"} if "vector" in line else {})} for line in await export(store)]
+    await store.storage.transact(
+        lambda tx: [
+            tx.erasing.erase(PrincipalErasure(name), receipt_id=name[:9], asked_by=None, now=tx.now())
+            for name in (ALICE, BOB)
+        ]
+    )
+    later = [
+        {**line, "created_at": line["created_at"] + 10**9} | ({"history": []} if "history" in line else {})
+        for line in lines
+    ]
+    assert set(await restore(store, later)) == {"imported"}
+    waiting = await store.storage.read(lambda tx: tx.facts.without_vector(limit=100))
+    assert len(waiting) == 6
+    session = await store.storage.read(lambda tx: tx.sessions.find(session_of(principal=ALICE)))
+    assert session is not None
+    assert len(await store.storage.read(lambda tx: tx.turns.unindexed(session.id, limit=10))) == 5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {},
+        {"type": "unknown"},
+        {"type": "turn"},
+        {"type": "session", "agent": 1},
+        {"type": "fact", "id": "x", "created_at": 1, "scope": "nowhere"},
+        {"type": "principal", "hash": "h", "display": "d", "created_at": "soon"},
+    ],
+)
+async def test_a_line_that_is_not_of_an_export_is_refused_and_nothing_is_stored(store: Store, line: Line) -> None:
+    with pytest.raises(InvalidRequest):
+        await restore(store, [{"type": "principal", "hash": "h", "display": "d", "created_at": 1}, line])
+    assert await store.storage.read(lambda tx: tx.owners.principal_name("h")) is None
+
+
+@pytest.mark.parametrize("field", ["seq", "text", "role", "parts", "tokens", "vector", "created_at"])
+async def test_a_damaged_turn_is_refused(store: Store, field: str) -> None:
+    await store.storage.transact(populate)
+    good = next(line for line in await export(store) if line["type"] == "turn" and "vector" in line)
+    for value in ({"a": 1}, 2**70, "A\x00", ["x"]):
+        damaged = {**good, "seq": 999, "client_id": None, field: value}
+        with pytest.raises(InvalidRequest):
+            await restore(store, [damaged])
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "[9,1]", "[1]", "[0,1]", '[1,"x"]', "null", "[-1,1]", "[1.5,1]"])
+async def test_a_cursor_that_was_not_given_out_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await store.storage.read(lambda tx: tx.moving.export(cursor=cursor, limit=5))

@@ -1,0 +1,93 @@
+"""Services as processes, on both backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.model_server import CHAT, DIMENSION, Gate, ModelServer
+from tests.fakes.postgres import PostgresServer
+from tests.faults.processes import Service
+
+
+@dataclass
+class World:
+    """What a fault test works with: a way to make services, their model endpoint and, externally, their Postgres."""
+
+    backend: str
+    model: ModelServer
+    postgres: PostgresServer | None
+    folder: Path
+    services: list[Service]
+
+    def gate(self) -> Gate:
+        """Hold the next chat request until the test opens the gate."""
+        gate = Gate()
+        self.model.script(CHAT, gate)
+        return gate
+
+    def service(self, name: str = "service", **changes: dict[str, Any]) -> Service:
+        """Return a service that is not started yet; all of one world share one store."""
+        if self.postgres is not None:
+            storage: dict[str, Any] = {"type": "external", "dsn": self.postgres.dsn}
+        else:
+            storage = {"type": "local", "dataDir": str(self.folder / "data")}
+        config: dict[str, Any] = {
+            "storage": storage,
+            "engine": "native",
+            "models": {
+                "chat": {"url": self.model.url, "model": "rules", "maxRetries": 0, "timeoutSeconds": 20},
+                "embedding": {
+                    "url": self.model.url,
+                    "model": "hash",
+                    "dimensions": DIMENSION,
+                    "maxRetries": 0,
+                },
+            },
+            "shortTerm": {"tokenBudget": 60},
+            "extraction": {"minTurns": 6, "maxRetries": 5},
+            "worker": {"leaseSeconds": 2, "pollSeconds": 0.2, "sweepSeconds": 3600},
+            "server": {"port": 0, "graceSeconds": 10},
+        }
+        for part, values in changes.items():
+            config[part] = {**config.get(part, {}), **values}
+        made = Service(self.folder / name, config)
+        self.services.append(made)
+        return made
+
+
+@pytest.fixture
+def model() -> Iterator[ModelServer]:
+    """A model endpoint that answers by rules."""
+    with ModelServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "external"])
+def world(request: pytest.FixtureRequest, model: ModelServer, tmp_path: Path) -> Iterator[World]:
+    """A store on each backend; the external one has a Postgres of its own with fsync on."""
+    postgres = PostgresServer(tmp_path / "postgres", durable=True) if request.param == "external" else None
+    if postgres is not None:
+        postgres.start()
+    made = World(request.param, model, postgres, tmp_path, [])
+    yield made
+    for service in made.services:
+        service.close()
+    if postgres is not None:
+        postgres.stop()
+
+
+@pytest.fixture
+def external(model: ModelServer, tmp_path: Path) -> Iterator[World]:
+    """A store on a Postgres of its own."""
+    postgres = PostgresServer(tmp_path / "postgres", durable=True)
+    postgres.start()
+    made = World("external", model, postgres, tmp_path, [])
+    yield made
+    for service in made.services:
+        service.close()
+    postgres.stop()

@@ -1,0 +1,73 @@
+"""The test entry point: the product's own process, with a clock read from a file and steps that a test can stop at.
+
+    python -m tests.faults.entry serve FOLDER
+
+FOLDER holds `config.json` (a ServiceConfig), `shift` (seconds that the clock is ahead), `steps` (appended to: every
+step that was reached) and, where a test wants it, `at` (a step and its detail) with `do`: `kill` ends this process
+there as kill -9 does, `hold` waits there until the file is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from memory_service.contract.config import ServiceConfig
+from memory_service.ports.process import Step
+from memory_service.process import serve, work
+
+HOLD_SECONDS = 60
+
+
+class FileClock:
+    """The system's time plus the seconds in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def now(self) -> datetime:
+        """Return the shifted time."""
+        return datetime.now(UTC) + self.shift()
+
+    def shift(self) -> timedelta:
+        """Return the seconds in the file."""
+        return timedelta(seconds=float(self._path.read_text() or 0))
+
+
+class FileSteps:
+    """Notes each step in a file, and does there what the test asked for, once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def reach(self, step: Step, detail: str = "") -> None:
+        """Note the step."""
+        name = f"{step.value} {detail}".strip()
+        with (self._folder / "steps").open("a") as steps:
+            steps.write(name + "\n")
+        at = self._folder / "at"
+        if not at.exists() or at.read_text() != name:
+            return
+        if (self._folder / "do").read_text() == "kill":
+            at.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        (self._folder / "held").touch()
+        deadline = time.monotonic() + HOLD_SECONDS
+        while at.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+
+def main() -> int:
+    """Serve, or work, as the product does."""
+    mode, folder = sys.argv[1], Path(sys.argv[2])
+    config = ServiceConfig.model_validate_json((folder / "config.json").read_text())
+    run = serve.run if mode == "serve" else work.run
+    return run(config, clock=FileClock(folder / "shift"), steps=FileSteps(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

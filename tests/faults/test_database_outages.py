@@ -1,0 +1,107 @@
+"""Promise 3 and the pool: connections die, Postgres goes away and comes back, and the service goes on by itself."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+
+from tests.fakes.postgres import terminate_connections
+from tests.faults.conftest import World
+from tests.faults.processes import Agent, wait_for
+
+
+def test_terminated_connections_cost_no_answer_and_no_turn(external: World) -> None:
+    postgres = external.postgres
+    assert postgres is not None
+    service = external.service()
+    service.start()
+    done = threading.Event()
+    statuses: list[int] = []
+
+    def talk(number: int) -> list[str]:
+        written = []
+        with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as client:
+            while not done.is_set():
+                text = f"thought {number} {len(written)}"
+                body = {
+                    "session_id": f"s{number}",
+                    "turns": [{"id": f"t{len(written)}", "role": "user", "content": text}],
+                }
+                headers = {"Idempotency-Key": f"{number}-{len(written)}"}
+                for _attempt in range(2):
+                    answer = client.post("/v1/write", json=body, headers=headers)
+                    if answer.status_code < 500:
+                        break
+                statuses.append(answer.status_code)
+                written.append(text)
+                statuses.append(client.post("/v1/recall", json={"query": text}).status_code)
+        return written
+
+    with ThreadPoolExecutor(4) as threads:
+        talks = [threads.submit(talk, number) for number in range(4)]
+        for count in range(5):
+            wait_for("traffic", lambda count=count: len(statuses) > 20 * (count + 1))
+            terminate_connections(postgres.dsn)
+        done.set()
+        said = [talk.result(timeout=60) for talk in talks]
+    assert {status for status in statuses if status >= 400} == set()
+    agent = Agent(service)
+    for number, texts in enumerate(said):
+        assert [turn["content"] for turn in agent.turns(f"s{number}")] == texts
+
+
+def test_a_database_that_is_down_makes_recall_poorer_and_the_service_unready_until_it_is_back(external: World) -> None:
+    postgres = external.postgres
+    assert postgres is not None
+    service = external.service()
+    service.start()
+    agent = Agent(service)
+    agent.write("before", ["My boat is called Lotte"])
+    postgres.stop()
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as client:
+        recalled = client.post("/v1/recall", json={"query": "boat", "session_id": "before"})
+        assert recalled.status_code == 200
+        assert recalled.json()["outcome"] == "unavailable"
+        assert {part["part"] for part in recalled.json()["degraded"]} >= {"storage"}
+        written = client.post("/v1/write", json={"session_id": "s", "turns": [{"role": "user", "content": "x"}]})
+        assert written.status_code == 503
+        assert int(written.headers["Retry-After"]) >= 1
+        assert client.get("/healthz").status_code == 200
+        ready = client.get("/readyz")
+        assert ready.status_code == 503
+        assert ready.json()["parts"]["storage"]["reason"] == "StorageUnreachable"
+        postgres.start()
+        wait_for("readiness", lambda: client.get("/readyz").status_code == 200)
+    assert [turn["content"] for turn in agent.turns("before")] == ["My boat is called Lotte"]
+    assert not service.has_ended()
+
+
+def test_a_service_that_starts_before_its_database_serves_once_that_is_there(external: World) -> None:
+    postgres = external.postgres
+    assert postgres is not None
+    postgres.stop()
+    service = external.service(server={"port": _free_port(), "graceSeconds": 5})
+    service.start(wait=False)
+    service.port = int(service.config["server"]["port"])
+    wait_for("liveness", lambda: _status(service.url + "/healthz") == 200)
+    assert _status(service.url + "/readyz") == 503
+    postgres.start()
+    wait_for("readiness", lambda: _status(service.url + "/readyz") == 200)
+    Agent(service).write("s", ["My boat is called Lotte"])
+
+
+def _status(url: str) -> int:
+    try:
+        return httpx.get(url, trust_env=False, timeout=10).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,93 @@
+"""Promise 1: a turn that was acknowledged is never lost, and nothing is folded or extracted twice.
+
+The steps of the journey from a turn to its facts are what the code itself says it reaches: a rehearsal collects them,
+and the service (or Postgres) is killed at each. A step that is added is covered by being reached.
+"""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from memory_service.contract.sessions import JobKind
+from memory_service.ports.process import Step
+from tests.faults.conftest import World
+from tests.faults.processes import Agent, Service, wait_for
+
+TURNS = 8
+JOURNEY = ("", JobKind.INDEX_TURNS, JobKind.FOLD, JobKind.EXTRACT)
+"""What a step may be about: the write itself, or a job on the way from its turns to facts; upkeep is not."""
+
+
+def _turns(number: int) -> list[str]:
+    return [f"My item{number}x{n} is kept in a box on the long green shelf of the cellar" for n in range(TURNS)]
+
+
+def _rehearse(service: Service, agent: Agent) -> list[str]:
+    """Run one whole journey and return the steps that it reached, in order, each once."""
+    agent.write("rehearsal", _turns(0))
+    wait_for("the rehearsal to settle", agent.settled)
+    steps = [step for step in dict.fromkeys(service.steps()) if step.partition(" ")[2] in JOURNEY]
+    assert {step.split()[0] for step in steps} == {step.value for step in Step}, "a step is declared and never reached"
+    return steps
+
+
+def _assert_whole(agent: Agent, session: str, number: int, where: str) -> None:
+    turns = agent.turns(session)
+    assert [turn["content"] for turn in turns] == _turns(number), f"turns lost or repeated after {where}"
+    assert [turn["seq"] for turn in turns] == list(range(1, TURNS + 1)), where
+    digests = agent.digests(session)
+    assert [digest["version"] for digest in digests] == list(range(1, len(digests) + 1)), f"folded twice after {where}"
+    ends = [digest["upto_seq"] for digest in digests]
+    assert ends == sorted(set(ends)), f"a turn was folded twice after {where}"
+    mentioned = [text for text in agent.facts() if re.search(rf"item{number}x\d", text)]
+    assert len(mentioned) == TURNS == len(set(mentioned)), f"facts lost or repeated after {where}: {sorted(mentioned)}"
+    assert agent.jobs("dead") == [], where
+
+
+def test_kill_9_of_the_service_at_every_step_loses_nothing_and_does_nothing_twice(world: World) -> None:
+    service = world.service()
+    service.start()
+    agent = Agent(service)
+    for number, step in enumerate(_rehearse(service, agent), start=1):
+        service.arm(step, "kill")
+
+        def restart() -> None:
+            if service.has_ended():
+                service.start()
+
+        agent.on_outage = restart
+        session = f"session-{number}"
+        agent.write(session, _turns(number))
+        wait_for(f"the kill at {step}", service.is_disarmed)
+        if service.has_ended():
+            service.start()
+        wait_for(f"the work after the kill at {step}", agent.settled)
+        _assert_whole(agent, session, number, f"a kill at {step!r}")
+
+
+def test_kill_9_of_postgres_at_every_step_loses_nothing_and_does_nothing_twice(external: World) -> None:
+    postgres = external.postgres
+    assert postgres is not None
+    service = external.service()
+    service.start()
+    agent = Agent(service)
+    background = ThreadPoolExecutor(1)
+    for number, step in enumerate(_rehearse(service, agent), start=1):
+        service.arm(step, "hold")
+
+        def restart() -> None:
+            if service.is_held():
+                postgres.kill()
+                postgres.start()
+                service.disarm()
+                (service.folder / "held").unlink()
+
+        session = f"session-{number}"
+        writing = background.submit(agent.write, session, _turns(number))
+        wait_for(f"the step {step}", service.is_held)
+        restart()
+        writing.result(timeout=120)
+        wait_for(f"the work after the crash at {step}", agent.settled)
+        _assert_whole(agent, session, number, f"a crash of Postgres at {step!r}")
+        assert not service.has_ended(), "a database that crashes must not end the service"

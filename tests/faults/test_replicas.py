@@ -1,0 +1,108 @@
+"""Several processes on one Postgres: the database serialises what must be serial, and nothing is done twice."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.faults.conftest import World
+from tests.faults.processes import Agent, Service, wait_for
+
+SESSIONS = 20
+WRITES_PER_SESSION = 50
+
+
+def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_once(external: World) -> None:
+    services = [external.service(f"replica-{number}") for number in range(3)]
+    for service in services:
+        service.start()
+
+    def write(number: int) -> int:
+        session, turn = number % SESSIONS, number // SESSIONS
+        body = {
+            "session_id": f"session-{session}",
+            "turns": [{"id": f"t{turn}", "role": "user", "content": _said(session, turn)}],
+        }
+        answer = Agent(services[number % 3]).call("POST", "/v1/write", body, key=f"w-{number}")
+        return int(answer["seqs"][0])
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(write, range(SESSIONS * WRITES_PER_SESSION)))
+    agent = Agent(services[0])
+    for session in range(SESSIONS):
+        agent.call("POST", f"/v1/sessions/session-{session}/end", {})
+    wait_for("the queue to drain", agent.settled, 240)
+    facts = agent.facts()
+    for session in range(SESSIONS):
+        turns = agent.turns(f"session-{session}")
+        assert [turn["seq"] for turn in turns] == list(range(1, WRITES_PER_SESSION + 1))
+        assert {turn["content"] for turn in turns} == {_said(session, n) for n in range(WRITES_PER_SESSION)}
+        digests = agent.digests(f"session-{session}")
+        ends = [digest["upto_seq"] for digest in digests]
+        assert ends == sorted(set(ends)), "a turn was folded twice"
+        assert [digest["version"] for digest in digests] == list(
+            range(digests[0]["version"], digests[0]["version"] + len(digests))
+        )
+        own = [text for text in facts if re.search(rf"\bitem{session}x\d", text)]
+        assert len(own) == len(set(own)) == WRITES_PER_SESSION
+    assert agent.jobs("dead") == []
+
+
+def test_a_fact_that_eight_sessions_say_at_once_is_one_fact(external: World) -> None:
+    services = [external.service(f"replica-{number}") for number in range(2)]
+    for service in services:
+        service.start()
+
+    def tell(number: int) -> None:
+        agent = Agent(services[number % 2])
+        agent.write(f"session-{number}", ["My home town is called Trondheim"])
+        agent.call("POST", f"/v1/sessions/session-{number}/end", {})
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(tell, range(8)))
+    agent = Agent(services[0])
+    wait_for("the queue to drain", agent.settled)
+    assert agent.facts() == ["User's home town is called Trondheim"]
+
+
+def test_a_slow_summary_of_one_session_delays_no_other(world: World) -> None:
+    service = _gated(world)
+    agent = Agent(service)
+    gate = world.gate()
+    agent.write("slow", [f"My thing{n} is somewhere on the long green shelf of the cellar" for n in range(8)])
+    wait_for("the model to be asked", gate.entered.is_set)
+    agent.write("other", ["My boat is called Lotte"])
+    found = agent.call("POST", "/v1/recall", {"query": "boat", "session_id": "other"})
+    assert [turn["content"] for turn in found["short_term"]["window"]] == ["My boat is called Lotte"]
+    agent.call("POST", "/v1/sessions/other/end", {})
+    wait_for("the other session's fact", lambda: "User's boat is called Lotte" in agent.facts())
+    assert not gate.opened.is_set()
+    gate.opened.set()
+    wait_for("the rest", agent.settled)
+
+
+def test_a_noisy_session_does_not_starve_the_rest(world: World) -> None:
+    service = _gated(world, extraction={"minTurns": 1, "concurrency": 1})
+    agent = Agent(service)
+    gate = world.gate()
+    agent.write("noisy", ["My cat is called Ada"])
+    wait_for("the model to be asked", gate.entered.is_set)
+    for number in range(30):
+        agent.write_one("noisy", f"My plant{number} is on the sill", f"n{number}")
+    agent.write("quiet", ["My boat is called Lotte"])
+    before = len(world.model.requests)
+    gate.opened.set()
+    wait_for("the quiet session's fact", lambda: "User's boat is called Lotte" in agent.facts())
+    asked = [request.prompt for request in world.model.requests[before:] if request.path.endswith("completions")]
+    turn_of_quiet = next(place for place, prompt in enumerate(asked) if "Lotte" in prompt)
+    assert turn_of_quiet <= 3, "the quiet session waited for more than the noisy one's next job"
+
+
+def _gated(world: World, **changes: dict[str, object]) -> Service:
+    service = world.service(**changes)
+    service.start()
+    return service
+
+
+def _said(session: int, turn: int) -> str:
+    return f"My item{session}x{turn} is kept in a box on the long green shelf of the cellar"

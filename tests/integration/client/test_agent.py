@@ -1,0 +1,109 @@
+"""What a runtime calls around a run, and the tools that it gives a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memory_service.client import AgentMemory, InvalidRequest, SyncAgentMemory, SyncMemoryClient
+from memory_service.contract.scopes import Tier
+from memory_service.contract.verbs import Outcome
+from tests.fakes.memory_server import MemoryServer, problem
+from tests.integration.client.conftest import MakeClient
+
+OWNERS = ("scope", "scopes", "user", "agent", "agent_id", "user_id", "principal", "session_id", "workspace", "run_id")
+
+
+async def test_a_run_recalls_before_and_flushes_after(server: MemoryServer, make_client: MakeClient) -> None:
+    memory = AgentMemory(make_client(), "s1")
+    prelude = await memory.before_run("where do I live?")
+    assert (prelude.block, prelude.outcome, prelude.tokens) == ("<block>", Outcome.APPLIED, 7)
+    (written,) = await memory.after_run([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
+    assert written.seqs == (1, 2)
+    assert server.requests[0].body == {"query": "where do I live?", "session_id": "s1"}
+
+
+async def test_a_flush_is_stored_even_when_background_delivery_takes_its_entry_first(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client()
+    memory = AgentMemory(client, "s1")
+    for number in range(20):
+        await memory.before_run(f"question {number}")  # its answer starts background delivery
+        written = await memory.after_run([{"role": "user", "content": f"turn {number}"}])
+        assert [part.status for part in written] == ["stored"]
+    assert client.counts.get("queued:write", 0) == 0
+
+
+async def test_an_outage_never_reaches_the_run(server: MemoryServer, make_client: MakeClient) -> None:
+    server.always = problem(503, "unavailable")
+    memory = AgentMemory(make_client(), "s1", tools="all")
+    prelude = await memory.before_run("q")
+    assert (prelude.block, prelude.window, prelude.outcome) == ("", (), Outcome.UNAVAILABLE)
+    (written,) = await memory.after_run([{"role": "user", "content": "a"}])
+    assert written.status == "queued"
+    assert (await memory.search_memory("q"))["outcome"] == "unavailable"
+    assert await memory.save_memory("t") == {"saved": False, "status": "queued"}
+
+
+async def test_a_long_flush_is_sent_in_parts_and_in_order(server: MemoryServer, make_client: MakeClient) -> None:
+    turns = [{"role": "user", "content": f"t{number}"} for number in range(450)]
+    written = await AgentMemory(make_client(), "s1").after_run(iter(turns))
+    assert [len(part.seqs) for part in written] == [200, 200, 50]
+    assert server.texts("s1") == [turn["content"] for turn in turns]
+
+
+async def test_tools_follow_the_binding(server: MemoryServer, make_client: MakeClient) -> None:
+    names = {
+        allowed: [tool.name for tool in AgentMemory(make_client(env={"MEMPLANE_TOOLS": allowed}), "s1").tools()]
+        for allowed in ("", "read", "write", "all")
+    }
+    assert names == {
+        "": [],
+        "read": ["search_memory"],
+        "write": ["save_memory"],
+        "all": ["search_memory", "save_memory"],
+    }
+
+
+async def test_tools_take_no_owner_and_refuse_what_they_do_not_know(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    for tool in AgentMemory(make_client(), "s1", tools="all").tools():
+        assert json.loads(json.dumps(tool.parameters)) == tool.parameters
+        assert tool.parameters["additionalProperties"] is False
+        assert not set(OWNERS) & set(tool.parameters["properties"])
+        for name in OWNERS:
+            with pytest.raises(InvalidRequest):
+                await tool("text", **{name: "kaos:shared"})
+        with pytest.raises(InvalidRequest):
+            await tool()
+    assert server.requests == []
+
+
+async def test_search_memory_reads_the_long_term_tier_of_its_own_session(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    search, save = AgentMemory(make_client(), "s1", tools="all").tools()
+    found = await search(query="Oslo")
+    assert found["memories"][0]["text"] == "Oslo"
+    assert server.requests[-1].body == {"query": "Oslo", "session_id": "s1", "include": [Tier.LONG_TERM.value]}
+    saved = await save(text="Ada likes tea.", kind="preference", key="drink")
+    assert saved["saved"] is True
+    assert server.facts[0] == {
+        "text": "Ada likes tea.",
+        "kind": "preference",
+        "key": "drink",
+        "session_id": "s1",
+    }
+
+
+def test_the_blocking_helper_does_the_same(server: MemoryServer, tmp_path: Path) -> None:
+    with SyncMemoryClient(server.url, outbox=tmp_path, env={}, binding_folder=tmp_path / "none") as client:
+        memory = SyncAgentMemory(client, "s1", tools="all")
+        assert memory.before_run("q").block == "<block>"
+        assert memory.after_run([{"role": "user", "content": "a"}])[0].status == "stored"
+        search, _ = memory.tools()
+        assert search("q")["outcome"] == "applied"

@@ -1,0 +1,38 @@
+"""Every how-to page is followed by a reader, block by block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.model_server import ModelServer
+from tests.packaging.pages import Reader
+
+PAGES = Path("docs/how-to")
+ALONE = ("write-an-agent", "degraded-answers", "erase-a-person", "export-and-import", "static-tokens")
+
+
+@pytest.mark.parametrize("page", ALONE)
+def test_a_reader_who_follows_the_page_sees_what_it_says(page: str, repository: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path, repository) as reader:
+        assert reader.follow(repository / PAGES / f"{page}.md") > 0
+
+
+def test_a_reader_with_a_database_switches_to_postgres(repository: Path, tmp_path: Path, database: str) -> None:
+    with Reader(tmp_path, repository, {"MEMPLANE_DSN": database}) as reader:
+        assert reader.follow(repository / PAGES / "postgres.md") > 0
+
+
+def test_a_reader_with_a_chat_model_has_facts_extracted(repository: Path, tmp_path: Path, model: ModelServer) -> None:
+    with Reader(tmp_path, repository, replaced={"http://127.0.0.1:8900/v1": model.url}) as reader:
+        assert reader.follow(repository / PAGES / "chat-model.md") > 0
+
+
+def test_a_reader_of_the_configuration_page_can_check_a_file(repository: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path, repository, {"MEMPLANE_PORT": ""}) as reader:
+        assert reader.follow(repository / "docs/reference/configuration.md") > 0
+
+
+def test_every_how_to_page_is_followed(repository: Path) -> None:
+    assert {page.stem for page in (repository / PAGES).glob("*.md")} == {*ALONE, "postgres", "chat-model"}

@@ -1,0 +1,230 @@
+"""Facts: saved once however often they are said, corrected, superseded, deleted, and each step written down."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from memory_service.contract.config import EngineName
+from tests.integration.service.conftest import Start
+from tests.integration.service.harness import Asker, Json, Service, item_texts, problem
+
+UNKNOWN = "00000000-0000-4000-8000-000000000000"
+
+
+async def _history(asker: Asker, fact: Json) -> list[tuple[str, str]]:
+    page = await asker.get(f"/v1/facts/{fact['id']}/history")
+    return [(entry["event"], entry["text"]) for entry in page["entries"]]
+
+
+async def test_a_saved_fact_is_found_before_the_call_returns(agent: Asker) -> None:
+    saved = await agent.remember(
+        "Anna takes her coffee black",
+        category="drinks",
+        tags=["coffee"],
+        importance=0.7,
+        evidence="She said so",
+        attributes={"cup": {"size": 2, "colours": ["red", None]}},
+        kind="preference",
+    )
+    assert saved["action"] == "added"
+    assert saved["generation"]
+    shown = await agent.get(f"/v1/facts/{saved['id']}")
+    for name in ("text", "category", "tags", "importance", "evidence", "attributes", "kind", "revision"):
+        assert shown[name] == saved[name]
+    assert shown["attributes"] == {"cup": {"size": 2, "colours": ["red", None]}}
+    assert item_texts(await agent.recall("coffee")) == ["Anna takes her coffee black"]
+
+
+async def test_a_later_fact_with_the_same_key_replaces_the_first(agent: Asker) -> None:
+    first = await agent.remember("Anna lives in Oslo", key="anna/home")
+    second = await agent.remember("Anna has a house in Rome", key="anna/home")
+    assert (second["action"], second["id"]) == ("replaced", first["id"])
+    assert second["revision"] > first["revision"]
+    assert await agent.texts() == ["Anna has a house in Rome"]
+    assert await _history(agent, first) == [
+        ("added", "Anna lives in Oslo"),
+        ("replaced", "Anna has a house in Rome"),
+    ] or await _history(agent, first) == [("added", "Anna lives in Oslo"), ("replaced", "Anna lives in Oslo")]
+    assert item_texts(await agent.recall("Oslo", score_floor=0.3)) == []
+
+
+async def test_an_older_statement_does_not_replace_a_newer_one_with_its_key(agent: Asker) -> None:
+    await agent.remember("Anna has a house in Rome", key="anna/home", said_at="2026-03-01T00:00:00Z")
+    late = await agent.remember("Anna lives in Oslo", key="anna/home", said_at="2026-01-01T00:00:00Z")
+    assert late["action"] == "ignored"
+    assert await agent.texts() == ["Anna has a house in Rome"]
+
+
+async def test_a_second_save_with_a_dedupe_key_updates_the_first(agent: Asker) -> None:
+    first = await agent.remember("Order 17 is packed", dedupe_key="order-17")
+    second = await agent.remember("Order 17 is on its way", dedupe_key="order-17")
+    other = await agent.remember("Order 18 is packed", dedupe_key="order-18")
+    assert second["id"] == first["id"]
+    assert other["id"] != first["id"]
+    assert sorted(await agent.texts()) == ["Order 17 is on its way", "Order 18 is packed"]
+
+
+async def test_keys_are_an_owners_own(service: Service) -> None:
+    askers = [service.agent(user="alice"), service.agent(user="bob"), service.agent(), service.agent("other")]
+    for number, asker in enumerate(askers):
+        saved = await asker.remember(f"Fact of caller {number}", key="k", dedupe_key="d")
+        assert saved["action"] == "added"
+    for number, asker in enumerate(askers):
+        assert f"Fact of caller {number}" in await asker.texts()
+
+
+async def test_the_same_words_again_are_known_already(agent: Asker) -> None:
+    first = await agent.remember("Anna takes her coffee black")
+    again = await agent.remember("anna takes her  coffee black.")
+    assert (again["action"], again["id"]) == ("ignored", first["id"])
+    assert len(await agent.texts()) == 1
+
+
+async def test_a_correction_is_refused_where_the_fact_changed_meanwhile(agent: Asker) -> None:
+    fact = await agent.remember("Anna lives in Oslo", category="home")
+    path = f"/v1/facts/{fact['id']}"
+    corrected = await agent.ask("PATCH", path, {"text": "Anna lives in Bergen", "revision": fact["revision"]})
+    assert corrected.status_code == 200
+    assert corrected.json()["revision"] == fact["revision"] + 1
+    refused = await agent.ask("PATCH", path, {"text": "Anna lives in Rome", "revision": fact["revision"]})
+    problem(refused, 409, "conflict")
+    assert (await agent.get(path))["text"] == "Anna lives in Bergen"
+    assert (await agent.get(path))["category"] == "home"
+    events = await _history(agent, fact)
+    assert [event for event, _text in events] == ["added", "corrected"]
+    assert item_texts(await agent.recall("Bergen")) == ["Anna lives in Bergen"]
+    problem(await agent.ask("PATCH", path, {}), 422, "invalid-request")
+    problem(await agent.ask("PATCH", path, {"revision": 2}), 422, "invalid-request")
+
+
+async def test_a_field_is_cleared_by_null_and_kept_by_leaving_it_out(agent: Asker) -> None:
+    fact = await agent.remember("Anna lives in Oslo", category="home", importance=0.5, tags=["a", "b"])
+    changed = await agent.ask("PATCH", f"/v1/facts/{fact['id']}", {"category": None, "tags": []})
+    assert changed.status_code == 200
+    assert (changed.json()["category"], changed.json()["importance"], changed.json()["tags"]) == (None, 0.5, [])
+
+
+async def test_a_fact_has_one_successor(agent: Asker) -> None:
+    fact = await agent.remember("Anna lives in Oslo")
+    path = f"/v1/facts/{fact['id']}"
+    new = await agent.post(f"{path}/supersede", {"text": "Anna lives in Lisbon"})
+    assert new["action"] == "superseded"
+    problem(await agent.ask("POST", f"{path}/supersede", {"text": "Anna lives in Rome"}), 409, "conflict")
+    assert (await agent.get(path))["superseded_by"] == new["id"]
+    assert await agent.texts() == ["Anna lives in Lisbon"]
+    assert [event for event, _text in await _history(agent, fact)] == ["added", "superseded"]
+
+
+async def test_a_deleted_fact_leaves_a_receipt_and_nothing_else(service: Service) -> None:
+    agent = service.agent()
+    fact = await agent.remember("Anna lives in Oslo", key="home")
+    deleted = (await agent.ask("DELETE", f"/v1/facts/{fact['id']}")).json()
+    assert deleted["erased"]["facts"] == 1
+    assert (await agent.get(f"/v1/receipts/{deleted['receipt_id']}"))["status"] == "erased"
+    for path in ("", "/history"):
+        problem(await agent.ask("GET", f"/v1/facts/{fact['id']}{path}"), 404, "not-found")
+    problem(await agent.ask("DELETE", f"/v1/facts/{fact['id']}"), 404, "not-found")
+    assert await agent.texts() == []
+    assert (await service.purge(agent, deleted["receipt_id"]))["status"] == "purged"
+    assert (await agent.remember("Anna lives in Rome", key="home"))["action"] == "added"
+
+
+async def test_a_batch_is_saved_whole_or_not_at_all(service: Service) -> None:
+    agent = service.agent("personal", user="alice")
+    good = {"text": "Anna lives in Oslo"}
+    for bad in ({"text": ""}, {"text": "x", "key": "*"}, {"text": "x", "importance": 2}, {"text": "x\x00"}):
+        problem(await agent.ask("POST", "/v1/facts/batch", {"facts": [good, bad]}), 422, "invalid-request")
+    mixed = {"facts": [good, {"text": "for all", "scope": "shared"}]}
+    problem(await agent.ask("POST", "/v1/facts/batch", mixed), 403, "forbidden")
+    two = [{**good, "scope": "session", "session_id": name} for name in ("s1", "s2")]
+    problem(await agent.ask("POST", "/v1/facts/batch", {"facts": two}), 422, "invalid-request")
+    assert await agent.texts() == []
+    saved = await agent.post("/v1/facts/batch", {"facts": [good, {"text": "Ben lives in Rome", "key": "ben"}, good]})
+    assert [fact["action"] for fact in saved["facts"]] == ["added", "added", "ignored"]
+    assert len(await agent.texts()) == 2
+
+
+async def test_a_fact_of_a_session_is_recalled_in_that_session_alone(service: Service) -> None:
+    agent = service.agent()
+    await agent.remember("The meeting is about walnuts", scope="session", session_id="s1")
+    assert item_texts(await agent.recall("meeting walnuts", session_id="s1")) == ["The meeting is about walnuts"]
+    assert item_texts(await agent.recall("meeting walnuts", session_id="s2")) == []
+    assert item_texts(await agent.recall("meeting walnuts")) == []
+    problem(await agent.ask("POST", "/v1/facts", {"text": "x", "scope": "session"}), 400, "scope-unresolved")
+
+
+async def test_what_an_agent_shares_all_agents_read_and_it_alone_changes(service: Service) -> None:
+    sharer = service.agent("sharer")
+    fact = await sharer.remember("The office opens at nine")
+    helper = service.agent()
+    assert item_texts(await helper.recall("office opens")) == ["The office opens at nine"]
+    problem(await helper.ask("PATCH", f"/v1/facts/{fact['id']}", {"text": "mine"}), 403, "forbidden")
+    problem(await helper.ask("DELETE", f"/v1/facts/{fact['id']}"), 403, "forbidden")
+    changed = await sharer.ask("PATCH", f"/v1/facts/{fact['id']}", {"text": "The office opens at ten"})
+    assert changed.status_code == 200
+
+
+async def test_facts_are_listed_page_by_page_without_a_gap(agent: Asker) -> None:
+    names = ["anchor", "bottle", "candle", "doorway", "engine", "feather", "garden", "hammer", "island", "jacket"]
+    await agent.post("/v1/facts/batch", {"facts": [{"text": f"The {name} is painted"} for name in names]})
+    found: list[str] = []
+    cursor = None
+    for _ in range(10):
+        page = await agent.get("/v1/facts", limit=3, **({"cursor": cursor} if cursor else {}))
+        assert len(page["items"]) <= 3
+        found += [item["text"].split()[1] for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert found == names
+    for cursor in ("nonsense", "W10", "", "eyJ4IjoxfQ", "WyJmYWN0IiwgImEiXQ", "W1tbW1tbW1tb" * 50):
+        problem(await agent.ask("GET", "/v1/facts", cursor=cursor), 422, "invalid-request")
+
+
+@pytest.mark.parametrize("engine", list(EngineName))
+async def test_eight_sessions_that_say_one_thing_leave_one_fact(start: Start, engine: EngineName) -> None:
+    service = await start(chat=True, engine=engine)
+    agent = service.agent()
+    await asyncio.gather(*(agent.write("My dog is called Rex", session=f"s{number}") for number in range(8)))
+    await asyncio.gather(*(agent.post(f"/v1/sessions/s{number}/end") for number in range(8)))
+    await asyncio.gather(*(service.work() for _ in range(4)))
+    assert await agent.texts() == ["User's dog is called Rex"]
+
+
+async def test_eight_saves_of_one_thing_at_once_leave_one_fact(agent: Asker) -> None:
+    saved = await asyncio.gather(*(agent.remember("Anna takes her coffee black", key="coffee") for _ in range(8)))
+    assert len({fact["id"] for fact in saved}) == 1
+    assert len(await agent.texts()) == 1
+    plain = await asyncio.gather(*(agent.remember("Ben drinks tea at noon") for _ in range(8)))
+    assert len({fact["id"] for fact in plain}) == 1
+    assert [fact["action"] for fact in plain].count("added") == 1
+
+
+async def test_a_contradiction_supersedes_and_the_past_stays_askable(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    for moment, text in (("2026-01-01T00:00:00Z", "I live in Oslo"), ("2026-03-01T00:00:00Z", "I live in Lisbon")):
+        turns = [{"role": "user", "content": text, "said_at": moment}]
+        await agent.post("/v1/write", {"session_id": "s1", "turns": turns})
+        await agent.post("/v1/sessions/s1/end")
+        await service.work()
+    assert await agent.texts() == ["User lives in Lisbon"]
+    before = await agent.recall("where does the user live", filters={"as_of": "2026-02-01T00:00:00Z"})
+    facts = [item["text"] for item in before["long_term"]["items"] if item["tier"] == "fact"]
+    assert facts == ["User lives in Oslo"]
+
+
+async def test_ids_that_are_not_there_are_404_and_malformed_ones_422(agent: Asker) -> None:
+    for method, path, body in (
+        ("GET", "/v1/facts/{}", None),
+        ("PATCH", "/v1/facts/{}", {"text": "x"}),
+        ("DELETE", "/v1/facts/{}", None),
+        ("POST", "/v1/facts/{}/supersede", {"text": "x"}),
+        ("GET", "/v1/jobs/{}", None),
+        ("POST", "/v1/jobs/{}/retry", None),
+        ("GET", "/v1/receipts/{}", None),
+    ):
+        problem(await agent.ask(method, path.format(UNKNOWN), body), 404, "not-found")
+        problem(await agent.ask(method, path.format("nonsense"), body), 422, "invalid-request")

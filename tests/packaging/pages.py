@@ -1,0 +1,216 @@
+"""Runs a page of the documentation as a reader would: its files are saved, its commands run in order.
+
+How a page says what is what (CONTRIBUTING tells writers):
+
+    ```sh                 commands; all blocks of a page run in one folder, and what they export stays set
+    ```sh service         a command that keeps running in a terminal of its own, until it prints `listening on`
+    ```text               what the block above prints, in order; `…` stands for anything
+    ```python agent.py    a file of this name (any language); it is saved, and commands use it
+    ```sh example         shown, and not run
+    <!-- stop the service -->
+
+Commands that only read are run again until they print what the page says: background work may need a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+LIMIT_SECONDS = 120.0
+_FENCE = re.compile(r"^```(\w+)?[ ]?([^\n]*)\n(.*?)^```$|^<!-- (stop) the service -->$", re.DOTALL | re.MULTILINE)
+_READS = re.compile(
+    r"^memplane (recall|list|receipt|sessions list|sessions show|jobs list|admin diagnostics|facts history)\b"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    about: str
+    body: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return a page's blocks in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(
+            found.group(1) or found.group(4) or "",
+            (found.group(2) or "").strip(),
+            found.group(3) or "",
+            text.count("\n", 0, found.start()) + 1,
+        )
+        for found in _FENCE.finditer(text)
+    ]
+
+
+class Reader:
+    """Somebody who follows a page in a folder, with an empty home and no other variables than those given."""
+
+    def __init__(
+        self,
+        folder: Path,
+        repository: Path,
+        variables: Mapping[str, str] | None = None,
+        *,
+        replaced: Mapping[str, str] | None = None,
+    ) -> None:
+        """`replaced` puts other texts into files: addresses that are the test's own."""
+        self._folder = folder
+        self._replaced = replaced or {}
+        programs = folder / ".programs"
+        programs.mkdir(parents=True)
+        # The reader's PATH has what an activated virtual environment has, whatever the tests were started with.
+        for name, command in (("python", ""), ("memplane", " -m memory_service.cli")):
+            program = programs / name
+            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{command} "$@"\n')
+            program.chmod(0o700)
+        self._env = {
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder / ".home"),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(repository),
+            "MEMPLANE_PORT": "0",
+            "MEM0_TELEMETRY": "False",
+            "ANONYMIZED_TELEMETRY": "False",
+            **(variables or {}),
+        }
+        self._service: subprocess.Popen[bytes] | None = None
+        self.log = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def follow(self, page: Path) -> int:
+        """Do what a page says; return how many blocks were run."""
+        found = blocks(page)
+        done = 0
+        for number, block in enumerate(found):
+            place = f"{page.name}, line {block.line}"
+            if block.about == "example" or block.language == "text":
+                continue
+            if block.language == "stop":
+                self.stop()
+            elif block.language == "sh":
+                following = found[number + 1] if number + 1 < len(found) else None
+                expected = following.body if following is not None and following.language == "text" else ""
+                if block.about == "service":
+                    self.serve(block.body.strip(), place)
+                else:
+                    assert block.about == "", f"{place}: {block.about!r} is no kind of block"
+                    self.run(block.body, expected, place)
+                done += 1
+            else:
+                assert block.about, f"{place}: name the file that this block is"
+                body = block.body
+                for text, own in self._replaced.items():
+                    body = body.replace(text, own)
+                (self._folder / block.about).write_text(body, encoding="utf-8")
+        return done
+
+    def run(self, commands: str, expected: str, place: str) -> None:
+        """Run commands and compare what they print."""
+        reads = all(_READS.match(line) for line in commands.strip().splitlines())
+        until = time.monotonic() + LIMIT_SECONDS
+        while True:
+            ran = subprocess.run(
+                [
+                    "bash",
+                    "-c",
+                    f"set -euo pipefail; [ ! -f .exports ] || . ./.exports\n{commands}\nexport -p > .exports",
+                ],
+                cwd=self._folder,
+                env=self._env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=LIMIT_SECONDS,
+                check=False,
+                text=True,
+            )
+            missing = _missing(ran.stdout, expected)
+            if ran.returncode == 0 and missing is None:
+                return
+            if not reads or time.monotonic() > until:
+                assert ran.returncode == 0, f"{place}: exit code {ran.returncode}\n{commands}\n{ran.stdout}"
+                raise AssertionError(f"{place}: {missing!r} was not printed by\n{commands}\nbut\n{ran.stdout}")
+
+    def serve(self, command: str, place: str) -> None:
+        """Run a service in place of the one before, until it listens; commands that follow find it."""
+        self.stop()
+        self._service = subprocess.Popen(
+            ["bash", "-c", f"[ ! -f .exports ] || . ./.exports\nexec {command}"],
+            cwd=self._folder,
+            env=self._env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        endpoint = self._endpoint(self._service, place)
+        # A service that is started again keeps its address, as it does on a reader's machine.
+        self._env |= {"MEMPLANE_ENDPOINT": endpoint, "MEMPLANE_PORT": endpoint.rsplit(":", 1)[1]}
+
+    def _endpoint(self, service: subprocess.Popen[bytes], place: str) -> str:
+        assert service.stderr is not None
+        said = b""
+        until = time.monotonic() + LIMIT_SECONDS
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(service.stderr, selectors.EVENT_READ)
+            while time.monotonic() < until and waiting.select(until - time.monotonic()):
+                piece = os.read(service.stderr.fileno(), 65_536)
+                if not piece:
+                    break
+                said += piece
+                found = re.search(rb"listening on (http://[^\s]+)\n", said)
+                if found:
+                    return found.group(1).decode()
+        raise AssertionError(f"{place}: the service does not listen:\n{said.decode(errors='replace')}")
+
+    def stop(self) -> None:
+        """End the service as Ctrl-C does."""
+        service, self._service = self._service, None
+        if service is None:
+            return
+        service.send_signal(signal.SIGINT)
+        try:
+            _, rest = service.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            service.kill()
+            service.communicate()
+            raise
+        self.log += rest.decode(errors="replace")
+        assert service.returncode == 0, f"the service ended with {service.returncode}:\n{self.log}"
+
+
+def _missing(printed: str, expected: str) -> str | None:
+    """Return the first expected line that was not printed after the ones before it, None when all were."""
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    at = 0
+    for wanted in expected.splitlines():
+        pattern = ".*".join(re.escape(" ".join(piece.split())) for piece in wanted.split("…"))
+        if not wanted.strip() or wanted.strip() == "…":
+            continue
+        while at < len(lines) and not re.search(pattern.replace(r"\ ", " *"), lines[at]):
+            at += 1
+        if at == len(lines):
+            return wanted
+        at += 1
+    return None

@@ -1,0 +1,171 @@
+"""Layering of the configuration file, variables and flags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory_service.cli.settings import SETTINGS, Layered, SettingsError, described, layer, masked_dsn
+from memory_service.contract.config import AuthMode, ServiceConfig, StorageType, WorkerMode
+
+FILE: dict[str, Any] = {"server": {"port": 1000, "host": "10.0.0.1"}, "shortTerm": {"tokenBudget": 111}}
+
+
+def source(layered: Layered, name: str) -> str:
+    return layered.sources[name]
+
+
+def test_nothing_given_is_what_works_on_a_laptop() -> None:
+    layered = layer(None, {}, {})
+    assert layered.config == ServiceConfig()
+    assert set(layered.sources.values()) == {"default"}
+
+
+def test_the_last_layer_wins_and_each_setting_names_its_source() -> None:
+    layered = layer(FILE, {"MEMPLANE_PORT": "2000", "MEMPLANE_AUTH": "static"}, {"port": 3000}, file_name="m.yaml")
+    assert layered.config.server.port == 3000
+    assert layered.config.server.host == "10.0.0.1"
+    assert layered.config.identity.auth is AuthMode.STATIC
+    assert source(layered, "server.port") == "--port"
+    assert source(layered, "server.host") == "m.yaml"
+    assert source(layered, "identity.auth") == "MEMPLANE_AUTH"
+    assert source(layered, "storage.type") == "default"
+
+
+VALUES = {
+    "data_dir": "/d",
+    "dsn": "postgresql://h/d",
+    "dsn_file": "/f",
+    "lock_wait": "7",
+    "host": "127.0.0.2",
+    "port": "81",
+    "auth": "static",
+    "tokens": "/t",
+    "window_tokens": "99",
+    "embedding_dimensions": "12",
+    "worker": "separate",
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_each_variable_and_each_flag_sets_its_setting(setting: Any) -> None:
+    value = VALUES.get(setting.name, f"http://{setting.name}")
+    companions = {
+        "chat_url": {"MEMPLANE_CHAT_MODEL": "m"},
+        "chat_model": {"MEMPLANE_CHAT_URL": "http://u"},
+        "embedding_url": {"MEMPLANE_EMBEDDING_MODEL": "m", "MEMPLANE_EMBEDDING_DIMENSIONS": "3"},
+        "embedding_model": {"MEMPLANE_EMBEDDING_URL": "http://u", "MEMPLANE_EMBEDDING_DIMENSIONS": "3"},
+        "worker": {"MEMPLANE_DSN": "postgresql://h/d"},
+    }.get(setting.name, {})
+    name = ".".join(setting.path)
+    by_variable = layer(None, {**companions, setting.variable: value}, {})
+    assert source(by_variable, name) == setting.variable
+    if setting.flag is not None:
+        by_flag = layer(None, companions, {setting.name: setting.parse(value)})
+        assert source(by_flag, name) == setting.flag
+        assert by_flag.config == by_variable.config
+        assert by_flag.config != ServiceConfig()
+
+
+def test_a_dsn_means_external_and_a_folder_means_local() -> None:
+    assert layer(None, {"MEMPLANE_DSN": "postgresql://h/d"}, {}).config.storage.type is StorageType.EXTERNAL
+    assert layer(None, {"MEMPLANE_DSN_FILE": "/dsn"}, {}).config.storage.type is StorageType.EXTERNAL
+    local = layer(None, {"MEMPLANE_DSN": "postgresql://h/d"}, {"data_dir": "/d"}).config.storage
+    assert (local.type, local.data_dir, local.dsn) == (StorageType.LOCAL, "/d", None)
+    file = {"storage": {"type": "external", "dsn_file": "/old"}}
+    external = layer(file, {}, {"dsn": "postgresql://new/d"}).config.storage
+    assert (external.type, external.dsn, external.dsn_file) == (StorageType.EXTERNAL, "postgresql://new/d", None)
+
+
+def test_two_places_in_one_layer_are_refused() -> None:
+    with pytest.raises(SettingsError, match="MEMPLANE_DATA_DIR and MEMPLANE_DSN"):
+        layer(None, {"MEMPLANE_DSN": "postgresql://h/d", "MEMPLANE_DATA_DIR": "/d"}, {})
+
+
+def test_both_spellings_of_a_key_are_taken_and_overridden() -> None:
+    for file in ({"short_term": {"token_budget": 50}}, {"shortTerm": {"tokenBudget": 50}}):
+        assert source(layer(file, {}, {}, file_name="f"), "shortTerm.tokenBudget") == "f"
+        assert layer(file, {}, {"window_tokens": 60}).config.short_term.token_budget == 60
+
+
+def test_an_empty_section_of_the_file_is_no_section() -> None:
+    assert layer({"storage": {}}, {"MEMPLANE_PORT": "5"}, {}).config.server.port == 5
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert layer(None, {"MEMPLANE_PORT": "", "MEMPLANE_DSN": ""}, {}).config == ServiceConfig()
+
+
+def test_a_kubernetes_service_link_is_not_taken_for_a_port() -> None:
+    layered = layer(None, {"MEMPLANE_PORT": "tcp://10.1.2.3:8800"}, {})
+    assert layered.config.server.port == 8800
+    assert layered.ignored == ("MEMPLANE_PORT",)
+
+
+@pytest.mark.parametrize(
+    ("file", "env", "flags", "words"),
+    [
+        ({}, {"MEMPLANE_PORT": "eighty"}, {}, ["server.port", "MEMPLANE_PORT", "0 to 65535", "'eighty'"]),
+        ({}, {}, {"port": 70_000}, ["server.port", "--port", "0 to 65535", "70000"]),
+        ({}, {"MEMPLANE_AUTH": "open"}, {}, ["identity.auth", "MEMPLANE_AUTH", "none, static, cluster"]),
+        ({"sever": {"port": 1}}, {}, {}, ["sever", "m.yaml", "no such setting", "docs/reference"]),
+        ({"server": {"prot": 1}}, {}, {}, ["server.prot", "m.yaml", "no such setting"]),
+        ({"server": 5}, {}, {}, ["server", "m.yaml"]),
+        ({}, {}, {"chat_url": "http://u"}, ["models.chat", "--chat-url", "both `url` and `model`"]),
+        (
+            {},
+            {"MEMPLANE_EMBEDDING_URL": "http://u", "MEMPLANE_EMBEDDING_MODEL": "m"},
+            {},
+            ["models.embedding", "MEMPLANE_EMBEDDING", "`dimensions` is required"],
+        ),
+        ({}, {}, {"worker": "separate"}, ["separate", "external"]),
+        ({"shortTerm": {"tokenBudget": -1}}, {}, {}, ["shortTerm.tokenBudget", "m.yaml", "at least 1", "'-1'"]),
+    ],
+)
+def test_an_error_names_the_field_its_source_what_was_expected_and_what_to_do(
+    file: dict[str, Any], env: dict[str, str], flags: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        layer(file, env, flags, file_name="m.yaml")
+    for word in words:
+        assert word in str(caught.value)
+    assert all(flaw.next_step for flaw in caught.value.flaws)
+
+
+def test_secrets_are_never_shown() -> None:
+    env = {
+        "MEMPLANE_DSN": "postgresql://ada:s3cret@h/d?sslpassword=s3cret&x=1",
+        "MEMPLANE_CHAT_API_KEY": "s3cret",
+        "MEMPLANE_EMBEDDING_API_KEY": "s3cret",
+    }
+    file = {"models": {"chat": {"headers": {"X-Key": "s3cret"}}}}
+    layered = layer(file, env, {})
+    assert "s3cret" not in str(list(described(layered)))
+    assert "s3cret" not in repr(layered)
+    assert layered.secrets == {
+        ("models", "chat", "apiKeyFile"): "s3cret",
+        ("models", "embedding", "apiKeyFile"): "s3cret",
+    }
+    with pytest.raises(SettingsError) as caught:
+        layer({"storage": {"schema": "NOT A NAME"}, **file}, env, {})
+    assert "s3cret" not in str(caught.value)
+
+
+@given(
+    user=st.text("abc", min_size=1),
+    password=st.text("xyzXYZ0189%!*", min_size=6),
+    kind=st.sampled_from(["postgresql://{u}:{p}@h:5432/d", "host=h user={u} password={p}", "password='{p}' host=h"]),
+)
+def test_no_password_survives_the_mask(user: str, password: str, kind: str) -> None:
+    shown = masked_dsn(kind.format(u=user, p=password))
+    assert password not in shown
+    assert "h" in shown
+
+
+def test_worker_mode_follows_its_flag() -> None:
+    layered = layer(None, {"MEMPLANE_DSN": "postgresql://h/d"}, {"worker": "separate"})
+    assert layered.config.worker.mode is WorkerMode.SEPARATE
+    assert source(layered, "worker.mode") == "--no-worker"

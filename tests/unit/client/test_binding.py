@@ -1,0 +1,147 @@
+"""Where a client finds its store, and what its binding says."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from memory_service.client import MemoryClient
+from memory_service.client.binding import BindingSource, ProjectedBinding, resolve
+from memory_service.client.errors import InvalidRequest
+from memory_service.contract.scopes import FailureMode, Scope, Tools
+
+NOTHING = ProjectedBinding()
+DOCUMENT = {
+    "store": "team",
+    "namespace": "prod",
+    "endpoint": "http://from-folder:1",
+    "failureMode": "strict",
+    "scope": "user",
+    "readScopes": ["user", "private"],
+    "tools": "all",
+    "tokenBudget": 500,
+    "rollingSummary": False,
+    "somethingNewer": 1,
+}
+FILES = {"team.json": json.dumps(DOCUMENT)}
+ENV = {
+    "MEMPLANE_ENDPOINT": "http://from-env:1/",
+    "MEMPLANE_FAILURE_MODE": "soft",
+    "AGENT_IDENTITY": "kaos://agent/ns/a",
+}
+
+
+def endpoint(**places: object) -> tuple[str, str]:
+    given = {"explicit": NOTHING, "files": {}, "env": {}, "pod_namespace": None} | places
+    found = resolve("team", **given)  # type: ignore[arg-type]
+    return found.endpoint, found.endpoint_source
+
+
+def test_the_first_place_that_names_an_endpoint_wins() -> None:
+    explicit = ProjectedBinding(endpoint="http://mine:1")
+    assert endpoint(explicit=explicit, files=FILES, env=ENV, pod_namespace="x") == ("http://mine:1", "argument")
+    assert endpoint(files=FILES, env=ENV, pod_namespace="x") == ("http://from-folder:1", "binding folder")
+    assert endpoint(env=ENV, pod_namespace="x") == ("http://from-env:1", "MEMPLANE_ENDPOINT")
+    assert endpoint(pod_namespace="x") == ("http://team-memory.x.svc:8800", "service name")
+    assert endpoint() == ("http://127.0.0.1:8800", "default")
+
+
+def test_the_namespace_comes_from_the_identity_when_nothing_names_it() -> None:
+    assert endpoint(env={"AGENT_IDENTITY": "kaos://agent/ns/a"})[0] == "http://team-memory.ns.svc:8800"
+    assert endpoint(env={"AGENT_IDENTITY": "kaos://agent/local/default"})[1] == "default"
+
+
+def test_the_folder_says_what_the_agent_may_do() -> None:
+    found = resolve("team", explicit=NOTHING, files=FILES, env=ENV, pod_namespace=None)
+    assert found.failure_mode is FailureMode.STRICT
+    assert found.scope is Scope.USER
+    assert found.read_scopes == (Scope.USER, Scope.PRIVATE)
+    assert found.tools is Tools.ALL
+    assert (found.token_budget, found.rolling_summary) == (500, False)
+
+
+def test_variables_of_a_templated_agent_say_the_same() -> None:
+    env = {
+        "MEMPLANE_SCOPE": "shared",
+        "MEMPLANE_READ_SCOPES": "shared, private",
+        "MEMPLANE_TOOLS": "read",
+        "MEMPLANE_FAILURE_MODE": "strict",
+        "MEMPLANE_TOKEN_BUDGET": "99",
+        "MEMPLANE_ROLLING_SUMMARY": "false",
+    }
+    found = resolve(None, explicit=NOTHING, files={}, env=env, pod_namespace=None)
+    assert found.read_scopes == (Scope.SHARED, Scope.PRIVATE)
+    assert (found.token_budget, found.rolling_summary, found.failure_mode) == (99, False, FailureMode.STRICT)
+
+
+def test_a_variable_that_cannot_be_used_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="MEMPLANE_FAILURE_MODE"):
+        resolve(None, explicit=NOTHING, files={}, env={"MEMPLANE_FAILURE_MODE": "hard"}, pod_namespace=None)
+
+
+def test_several_stores_need_a_name_and_the_name_chooses() -> None:
+    files = FILES | {"other.json": json.dumps({"endpoint": "http://other:1"})}
+    assert resolve("other", explicit=NOTHING, files=files, env={}, pod_namespace=None).endpoint == "http://other:1"
+    with pytest.raises(InvalidRequest, match="name one"):
+        resolve(None, explicit=NOTHING, files=files, env={}, pod_namespace=None)
+
+
+def test_a_projected_authority_belongs_to_its_binding() -> None:
+    files = FILES | {"ca.crt": "PEM"}
+    assert resolve("team", explicit=NOTHING, files=files, env={}, pod_namespace=None).ca == "PEM"
+    assert resolve("else", explicit=NOTHING, files=files, env={}, pod_namespace=None).ca is None
+
+
+def test_a_folder_that_appears_later_is_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "memplane"
+    source = BindingSource("team", explicit=NOTHING, folder=folder, env={}, namespace_file=str(tmp_path / "none"))
+    assert source.current().endpoint_source == "default"
+    assert source.token() is None
+    folder.mkdir()
+    (folder / "team.json").write_text(json.dumps(DOCUMENT))
+    (folder / "token").write_text("t1\n")
+    assert source.current().endpoint == "http://from-folder:1"
+    assert source.token() == "t1"
+
+
+def test_a_token_is_read_again_when_its_link_is_swapped(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"v{number}").mkdir()
+        (tmp_path / f"v{number}" / "token").write_text(f"token-{number}")
+    os.symlink("v1", tmp_path / "..data")
+    os.symlink("..data/token", tmp_path / "token")
+    source = BindingSource(None, explicit=NOTHING, folder=tmp_path, env={})
+    assert source.token() == "token-1"
+    os.symlink("v2", tmp_path / "..new")
+    os.replace(tmp_path / "..new", tmp_path / "..data")
+    assert source.token() == "token-2"
+
+
+def test_a_binding_that_turns_into_nonsense_leaves_the_last_one_in_force(tmp_path: Path) -> None:
+    (tmp_path / "team.json").write_text(json.dumps(DOCUMENT))
+    source = BindingSource("team", explicit=NOTHING, folder=tmp_path, env={})
+    assert source.current().endpoint == "http://from-folder:1"
+    (tmp_path / "team.json").write_text("{ half a docu")
+    assert source.current().endpoint == "http://from-folder:1"
+
+
+async def test_a_client_binds_by_store_name(tmp_path: Path) -> None:
+    (tmp_path / "team.json").write_text(json.dumps(DOCUMENT))
+    async with MemoryClient.bind("team", binding_folder=tmp_path, env={}) as client:
+        assert client.binding.endpoint == "http://from-folder:1"
+        assert client.binding.store == "team"
+
+
+def test_two_agents_never_share_an_outbox(tmp_path: Path) -> None:
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+    folders = set()
+    for agent in ("kaos://agent/a/one", "kaos://agent/a/two"):
+        for store in ("s1", "s2"):
+            client = MemoryClient.bind(store, agent=agent, env=env, binding_folder=tmp_path / "none")
+            assert client.outbox is not None
+            folders.add(client.outbox.folder)
+    assert len(folders) == 4
+    assert all(tmp_path in folder.parents for folder in folders)

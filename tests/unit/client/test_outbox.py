@@ -1,0 +1,264 @@
+"""The outbox on disk."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from memory_service.client.errors import OutboxFull, OutboxUnusable
+from memory_service.client.outbox import Outbox, lane_of
+from memory_service.contract.problems import Problem
+
+REFUSAL = Problem(type="https://memplane.dev/problems/forbidden", title="no", status=403, detail="no")
+
+
+def put(outbox: Outbox, key: str, session: str | None = "s1", text: str = "hello", **more: Any) -> int:
+    return outbox.put(
+        verb="write",
+        body={"session_id": session, "turns": [{"role": "user", "content": text}]},
+        idempotency_key=key,
+        session_id=session,
+        **more,
+    )
+
+
+def drain(outbox: Outbox) -> list[str]:
+    keys, after = [], 0
+    while (entry := outbox.next_waiting(after)) is not None:
+        keys.append(entry.idempotency_key)
+        after = entry.id
+    return keys
+
+
+def test_entries_outlive_the_object_that_put_them(tmp_path: Path) -> None:
+    put(Outbox(tmp_path / "box"), "k1", user="ada", generation="g7")
+    entry = Outbox(tmp_path / "box").next_waiting()
+    assert entry is not None
+    assert (entry.idempotency_key, entry.user, entry.generation, entry.session_id) == ("k1", "ada", "g7", "s1")
+    assert entry.body["turns"][0]["content"] == "hello"
+
+
+def test_putting_the_same_key_again_keeps_one_entry(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    assert put(outbox, "k1") == put(outbox, "k1")
+    assert outbox.waiting() == 1
+
+
+def test_a_full_outbox_says_so_and_keeps_what_it_had(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, max_entries=2)
+    put(outbox, "k1")
+    put(outbox, "k2")
+    with pytest.raises(OutboxFull, match="holds 2 entries"):
+        put(outbox, "k3")
+    assert drain(outbox) == ["k1", "k2"]
+    assert outbox.counts()["overflowed"] == 1
+
+
+def test_bytes_are_bounded_too(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path, max_bytes=1_000)
+    with pytest.raises(OutboxFull):
+        put(outbox, "k1", text="x" * 1_000)
+    assert outbox.waiting() == 0
+
+
+def test_what_was_refused_is_kept_visible_and_can_be_tried_again(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    entry = put(outbox, "k1")
+    put(outbox, "k2")
+    outbox.set_aside(entry, REFUSAL)
+    assert drain(outbox) == ["k2"]
+    (kept,) = outbox.refused()
+    assert kept.problem == REFUSAL
+    assert outbox.counts()["refused"] == 1
+    assert outbox.retry_refused() == 1
+    assert drain(outbox) == ["k1", "k2"]
+
+
+def test_a_lane_is_one_user_and_one_session(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    put(outbox, "k1", session="s1", user="ada")
+    put(outbox, "k2", session="s1", user="bob")
+    put(outbox, "k3", session="s2", user="ada")
+    assert outbox.waiting(lane_of("ada", "s1")) == 1
+    assert lane_of("a", "b") != lane_of("a,b", None) != lane_of(None, "a,b")
+
+
+def test_discarding_a_session_spares_other_sessions_users_and_later_entries(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    put(outbox, "k1", session="s1", user="ada")
+    put(outbox, "k2", session="s1", user="bob")
+    put(outbox, "k3", session="s2", user="ada")
+    last = outbox.last_id()
+    put(outbox, "k4", session="s1", user="ada")
+    assert outbox.discard(user="ada", session_id="s1", up_to=last) == 1
+    assert drain(outbox) == ["k2", "k3", "k4"]
+    assert outbox.discard(user="ada", every_session=True) == 2
+    assert drain(outbox) == ["k2"]
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "box")
+    put(outbox, "k1")
+    with outbox.delivering():
+        pass
+    assert stat.S_IMODE((tmp_path / "box").stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "box").iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+def test_a_delivered_entry_leaves_no_bytes_on_the_disk(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    entries = [put(outbox, f"k{number}", text=f"unmistakable-{number} " * 500) for number in range(8)]
+    for entry in entries:
+        outbox.delivered(entry)
+    left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"unmistakable" not in left
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(OutboxUnusable, match="MEMPLANE_OUTBOX_DIR"):
+        put(Outbox(tmp_path / "file" / "box"), "k1")
+
+
+def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "delivering.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutboxUnusable):
+        Outbox(tmp_path / "box").try_lock()
+
+
+def test_an_outbox_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    import sqlite3
+
+    outbox = Outbox(tmp_path)
+    put(outbox, "k1")
+    db = sqlite3.connect(tmp_path / "outbox.sqlite3")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(OutboxUnusable, match="newer version"):
+        outbox.waiting()
+
+
+def test_one_holder_at_a_time_may_deliver(tmp_path: Path) -> None:
+    first, second = Outbox(tmp_path), Outbox(tmp_path)
+    with first.delivering() as mine:
+        assert mine
+        with second.delivering() as theirs:
+            assert not theirs
+    with second.delivering() as theirs:
+        assert theirs
+
+
+def _hold(folder: str, ready: Any) -> None:
+    lock = Outbox(folder).try_lock()
+    assert lock is not None
+    ready.send(True)
+    ready.recv()
+
+
+def test_the_right_to_deliver_dies_with_its_process(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_hold, args=(os.fspath(tmp_path), theirs))
+    process.start()
+    assert ours.recv()
+    assert Outbox(tmp_path).try_lock() is None
+    process.kill()
+    process.join()
+    lock = Outbox(tmp_path).try_lock()
+    assert lock is not None
+    lock.close()
+    ours.close()
+    theirs.close()
+
+
+def _fill(folder: str, name: str) -> None:
+    outbox = Outbox(folder)
+    for number in range(20):
+        put(outbox, f"{name}-{number}", session=name)
+
+
+def test_several_processes_fill_one_outbox_without_losing_an_entry(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_fill, args=(os.fspath(tmp_path), name)) for name in ("a", "b")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    keys = drain(Outbox(tmp_path))
+    assert sorted(keys) == sorted(f"{name}-{number}" for name in "ab" for number in range(20))
+    assert [key for key in keys if key.startswith("a")] == [f"a-{number}" for number in range(20)]
+
+
+class OutboxMachine(RuleBasedStateMachine):
+    """The outbox against a list in memory."""
+
+    @initialize(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.outbox = Outbox(self.folder.name, max_entries=6)
+        self.waiting: list[tuple[int, str]] = []
+        self.refused: list[tuple[int, str]] = []
+        self.number = 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            self.folder.cleanup()
+
+    @rule(session=st.sampled_from(["s1", "s2"]), text=st.text(max_size=40))
+    def put_one(self, session: str, text: str) -> None:
+        self.number += 1
+        key = f"k{self.number}"
+        if len(self.waiting) + len(self.refused) >= 6:
+            with pytest.raises(OutboxFull):
+                put(self.outbox, key, session=session, text=text)
+        else:
+            self.waiting.append((put(self.outbox, key, session=session, text=text), key))
+
+    @precondition(lambda self: self.waiting)
+    @rule(how=st.sampled_from(["delivered", "erased", "refused", "twice"]), which=st.integers(0, 5))
+    def settle(self, how: str, which: int) -> None:
+        entry = self.waiting.pop(which % len(self.waiting))
+        match how:
+            case "delivered":
+                self.outbox.delivered(entry[0])
+            case "erased":
+                self.outbox.drop_erased(entry[0])
+            case "twice":
+                self.outbox.delivered(entry[0])
+                self.outbox.delivered(entry[0])
+                self.outbox.set_aside(entry[0], REFUSAL)
+            case "refused":
+                self.outbox.set_aside(entry[0], REFUSAL)
+                self.refused = sorted([*self.refused, entry])
+
+    @rule()
+    def retry(self) -> None:
+        assert self.outbox.retry_refused() == len(self.refused)
+        self.waiting, self.refused = sorted(self.waiting + self.refused), []
+
+    @rule()
+    def open_again(self) -> None:
+        self.outbox = Outbox(self.folder.name, max_entries=6)
+
+    @invariant()
+    def holds_exactly_what_was_put_and_not_settled(self) -> None:
+        if hasattr(self, "outbox"):
+            assert drain(self.outbox) == [key for _, key in self.waiting]
+            assert [entry.idempotency_key for entry in self.outbox.refused()] == [key for _, key in self.refused]
+
+
+OutboxMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+TestOutboxKeepsWhatWasPut = OutboxMachine.TestCase
