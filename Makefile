@@ -58,6 +58,13 @@ test: lint ## Every test that needs no real pods
 	@echo "==> all tests"
 	@$(PYTEST) -n auto tests
 
+e2e: $(VENV)/.dev ## Every journey in a cluster with real pods, which it starts (or KUBECONFIG's)
+	@echo "==> end-to-end journeys; the first run builds Kubernetes, which takes a while"
+	@$(PYTEST) e2e
+
+manifests: $(VENV)/.dev ## Render manifests/ from the chart, and the chart's CRDs from crds/
+	@$(RUN)/python manifests/render.py
+
 docs: $(VENV)/.dev ## Write the generated parts of the reference pages anew
 	@$(RUN)/python docs/generate.py
 
