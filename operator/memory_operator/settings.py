@@ -55,6 +55,8 @@ class OperatorSettings:
     """When to try again what the API server refused: a permission or a quota may have come."""
     health_seconds: float = 30
     unready_health_seconds: float = 5
+    touch_seconds: float = 5
+    """How often the pods of a store with agents are touched between two reports."""
     health_timeout_seconds: float = 3
     health_concurrency: int = 32
     health_address: str = ""

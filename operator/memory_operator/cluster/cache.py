@@ -221,6 +221,10 @@ class Cache:
         """Return the AgentMemories that name a store."""
         return sorted(self._agents_of_store.get(store, ()))
 
+    def has_agents(self, store: ObjectKey) -> bool:
+        """Whether any AgentMemory names a store."""
+        return bool(self._agents_of_store.get(store))
+
     def agents_with_account(self, account: ObjectKey) -> list[ObjectKey]:
         """Return the AgentMemories that claim a ServiceAccount."""
         return sorted(self._agents_of_account.get(account, ()))

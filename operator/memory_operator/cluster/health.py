@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,10 +46,21 @@ class HealthReader(Protocol):
     async def read(self, target: HealthTarget, address: str) -> HealthReport:
         """Return the report, or raise `HealthUnavailable`."""
 
+    async def touch(self, address: str) -> None:
+        """Return when something listens at the address, or raise `HealthUnavailable`; much cheaper than a report."""
+
 
 def host_port(address: str, port: int = names.PORT) -> str:
     """Return `host:port` of an IP address of either family."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+async def _connect(host: str, port: int) -> None:
+    """Open a connection to an IP address and close it: a bare socket, for there are hundreds of these a second."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (host, port))
 
 
 class HttpHealthReader:
@@ -78,6 +91,17 @@ class HttpHealthReader:
                 raise HealthUnavailable("the store's CA is not a certificate") from error
             self._contexts = {**dict(list(self._contexts.items())[-63:]), target.ca: context}
         return context
+
+    async def touch(self, address: str) -> None:
+        """Return when a connection to the pod at this address can be opened."""
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(self._timeout.total):
+                await _connect(host.strip("[]"), int(port))
+        except TimeoutError as error:
+            raise HealthUnavailable("did not answer in time") from error
+        except OSError as error:
+            raise HealthUnavailable("refused the connection or broke it off") from error
 
     async def read(self, target: HealthTarget, address: str) -> HealthReport:
         """Return the report of the pod at this address."""

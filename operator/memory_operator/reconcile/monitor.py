@@ -1,7 +1,8 @@
 """The two things that no watch tells: what a store's pods say of themselves, and whether a ModelAPI answers.
 
-Both are polled: soon while something is not ready, seldom else. What they find is put where a reconcile reads it,
-and the object is enqueued when it matters.
+Both are polled: soon while something is not ready, seldom else. Between two reports of a store with agents its pods
+are touched, which is cheap, so that pods that stay Ready and cannot be reached are noticed as soon as those that
+fail. What is found is put where a reconcile reads it, and the object is enqueued when it matters.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ logger = logging.getLogger(__name__)
 
 _CATCH_UP_SECONDS = (0.7, 1.0, 2.0)
 """Delays of the polls after new bindings, until the replicas use them; then the interval of what is not ready."""
+
+_SLACK_SECONDS = 0.2
+"""A report that is due so soon is asked for now."""
+_DOUBT_SECONDS = 1.5
+"""After a poll that nobody answered: a second one soon, so that one lost packet is never the last word."""
 
 
 def _counters(reports: tuple[HealthReport, ...]) -> Counters | None:
@@ -68,16 +74,20 @@ class HealthMonitor:
         self._queue: WorkQueue[ObjectKey] = WorkQueue(clock, Backoff(1, 60, random.random))
         self._counted_at: dict[ObjectKey, float] = {}
         self._catching_up: dict[ObjectKey, int] = {}
+        self._report_due: dict[ObjectKey, float] = {}
         context.watch_health = self.watch
 
     def watch(self, store: ObjectKey, seconds: float) -> None:
         """Have a store asked after some seconds, or earlier when that was planned."""
         if seconds < min(_CATCH_UP_SECONDS):
             self._catching_up[store] = 0
+        self._report_due[store] = min(self._report_due.get(store, float("inf")), self._clock() + seconds)
         self._queue.add_after(store, seconds)
 
     def _interval(self, store: ObjectKey, state: HealthState) -> float:
         settings, ledger = self._context.settings, self._context.ledger
+        if state.unreachable_since is not None:
+            return _DOUBT_SECONDS if self._is_in_doubt(state) else settings.unready_health_seconds
         revision = ledger.revision(store)
         is_behind = any(report.ready and report.bindings_revision != revision for report in state.reports)
         if is_behind and ledger.is_awaited(store):
@@ -92,8 +102,46 @@ class HealthMonitor:
         seconds = settings.health_seconds if is_ready and are_well else settings.unready_health_seconds
         return seconds * (0.9 + 0.2 * random.random())
 
-    async def poll(self, store: ObjectKey) -> float | None:
-        """Ask all pods of a store once; return when to ask again, None when the store is gone."""
+    def _is_in_doubt(self, state: HealthState) -> bool:
+        """Whether a silence is too young to count."""
+        since = state.unreachable_since
+        patience = self._context.settings.hysteresis_seconds
+        return since is not None and (self._context.now() - since).total_seconds() < patience
+
+    async def look(self, store: ObjectKey) -> float | None:
+        """Have a report when one is due, and a touch of the pods else; return when to look again."""
+        context, started_at = self._context, self._context.now()
+        longest = context.settings.touch_seconds if context.cache.has_agents(store) else float("inf")
+        left = self._report_due.get(store, float("-inf")) - self._clock()
+        if left > _SLACK_SECONDS and (longest > left or await self._is_touchable(store)):
+            return min(left, longest)
+        self._report_due.pop(store, None)
+        pause = await self.poll(store, started_at)
+        if pause is None:
+            self._report_due.pop(store, None)
+            return None
+        self._report_due[store] = min(self._report_due.get(store, float("inf")), self._clock() + pause)
+        return min(pause, longest)
+
+    async def _is_touchable(self, store: ObjectKey) -> bool:
+        """Whether a connection can be opened to any pod of a store; True when it has none."""
+        addresses = self._resolver(store)
+        touched = await asyncio.gather(*(self._touch(address) for address in addresses))
+        return not addresses or any(touched)
+
+    async def _touch(self, address: str) -> bool:
+        try:
+            await self._reader.touch(address)
+        except HealthUnavailable:
+            self._context.metrics.health_reads.labels("untouchable").inc()
+            return False
+        return True
+
+    async def poll(self, store: ObjectKey, asked_at: datetime | None = None) -> float | None:
+        """Ask all pods of a store once; return when to ask again, None when the store is gone.
+
+        `asked_at` is since when a store that does not answer is silent: now, or when touching it began.
+        """
         context = self._context
         target = health_target(context, store)
         if target is None:
@@ -101,7 +149,7 @@ class HealthMonitor:
             self._catching_up.pop(store, None)
             return None
         old = context.health.get(store)
-        state = await self._ask(target, old)
+        state = await self._ask(target, old, asked_at or context.now())
         now = self._clock()
         are_numbers_due = now - self._counted_at.get(store, float("-inf")) >= context.settings.counters_seconds
         fresh = _counters(state.considered)
@@ -123,7 +171,7 @@ class HealthMonitor:
             context.enqueue(ReconcileKey(names.AGENT_MEMORY, agent) for agent in context.ledger.woken(store))
         return self._interval(store, state)
 
-    async def _ask(self, target: HealthTarget, old: HealthState | None) -> HealthState:
+    async def _ask(self, target: HealthTarget, old: HealthState | None, asked_at: datetime) -> HealthState:
         addresses = self._resolver(target.store)
         answers = await asyncio.gather(*(self._read(target, address) for address in addresses))
         reports = tuple(
@@ -132,7 +180,7 @@ class HealthMonitor:
         failures = tuple(sorted({item for item in answers if isinstance(item, str)}))
         unreachable_since: datetime | None = None
         if not reports and addresses:
-            unreachable_since = (old.unreachable_since if old else None) or self._context.now()
+            unreachable_since = (old.unreachable_since if old else None) or asked_at
         return HealthState(reports, failures, unreachable_since)
 
     async def _read(self, target: HealthTarget, address: str) -> HealthReport | str:
@@ -144,15 +192,27 @@ class HealthMonitor:
         self._context.metrics.health_reads.labels("ok").inc()
         return report
 
+    @property
+    def next_due(self) -> float | None:
+        """In how many seconds the next look is due; None when nothing is watched."""
+        return self._queue.next_due()
+
+    async def advance(self) -> None:
+        """Look at each store whose time has come, once."""
+        while (store := self._queue.take()) is not None:
+            await self._look_once(store)
+
+    async def _look_once(self, store: ObjectKey) -> None:
+        try:
+            seconds = await self.look(store)
+        finally:
+            self._queue.done(store)
+        if seconds is not None:
+            self._queue.add_after(store, seconds)
+
     async def _work(self) -> None:
         while True:
-            store = await self._queue.get()
-            try:
-                seconds = await self.poll(store)
-            finally:
-                self._queue.done(store)
-            if seconds is not None:
-                self._queue.add_after(store, seconds)
+            await self._look_once(await self._queue.get())
 
     async def run(self) -> None:
         """Poll until cancelled."""

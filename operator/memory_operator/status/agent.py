@@ -72,7 +72,8 @@ def _degraded(
     wanted = trouble or Condition(kind, False, Reason.MEMORY_HEALTHY, "The store is ready.")
     old = conditions.by_type(agent.status).get(kind)
     is_flip = old is not None and old["status"] != conditions.status_text(wanted.status)
-    is_state_of_store = wanted.reason in (Reason.STORE_NOT_READY, Reason.STORE_UNREACHABLE, Reason.MEMORY_HEALTHY)
+    # A store that cannot be reached has been given its time before its status said so: no second one here.
+    is_state_of_store = wanted.reason in (Reason.STORE_NOT_READY, Reason.MEMORY_HEALTHY)
     changed_at = _changed_at(snapshot.store)
     if old is not None and is_flip and is_state_of_store and changed_at is not None:
         age = now - changed_at

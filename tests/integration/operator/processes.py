@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +99,16 @@ def serving_reports(server: LocalCluster) -> Iterator[Reports]:
 class OperatorProcess:
     """One operator, with the permissions of its own ServiceAccount."""
 
-    def __init__(self, server: LocalCluster, kubeconfig: Path, folder: Path, name: str, reports: Reports) -> None:
+    def __init__(
+        self,
+        server: LocalCluster,
+        kubeconfig: Path,
+        folder: Path,
+        name: str,
+        reports: Reports,
+        *,
+        wrapper: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self._server = server
         self._log = folder / f"{name}.log"
@@ -120,13 +130,30 @@ class OperatorProcess:
         }
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "memory_operator"], env=environment, stdout=log, stderr=log
+                [sys.executable, *wrapper, "-m", "memory_operator"], env=environment, stdout=log, stderr=log
             )
 
     def log(self) -> list[dict[str, Any]]:
         """What it has logged."""
         lines = self._log.read_text().splitlines()
         return [json.loads(line) if line.startswith("{") else {"message": line} for line in lines]
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def metrics(self) -> str:
+        """What it tells Prometheus."""
+        with urllib.request.urlopen(f"{self.url}/metrics") as answer:
+            return str(answer.read().decode())
+
+    def requests(self) -> int:
+        """How many requests it has sent to the API server."""
+        lines = [
+            line for line in self.metrics().splitlines() if line.startswith("memplane_operator_api_requests_total{")
+        ]
+        return sum(int(float(line.rpartition(" ")[2])) for line in lines)
 
     def text(self) -> str:
         """The end of its log."""

@@ -152,10 +152,15 @@ class Reader:
 
     def __init__(self) -> None:
         self.answers: dict[str, HealthReport] = {}
+        self.reads = 0
 
-    async def read(self, target: HealthTarget, address: str) -> HealthReport:
+    async def touch(self, address: str) -> None:
         if address not in self.answers:
             raise HealthUnavailable("did not answer in time")
+
+    async def read(self, target: HealthTarget, address: str) -> HealthReport:
+        self.reads += 1
+        await self.touch(address)
         return self.answers[address]
 
 
@@ -163,6 +168,8 @@ async def test_polls_are_frequent_while_something_is_not_ready_and_seldom_after(
     world, reader = World(), Reader()
     store = await world.ready_store()
     monitor = HealthMonitor(world.context, reader, lambda key: ["one", "two"], world.clock.monotonic)
+    assert await monitor.poll(store) == pytest.approx(1.5), "one failure is asked about again at once"
+    world.clock.seconds += 6
     assert await monitor.poll(store) == pytest.approx(5, rel=0.11)
     revision = world.context.ledger.revision(store) or ""
     reader.answers = {"one": report(revision), "two": report(revision)}
@@ -182,6 +189,84 @@ async def test_a_silent_store_is_silent_since_the_first_failure() -> None:
     assert world.context.health[store].unreachable_since == since
     await world.settle()
     assert world.of_store(store, "Ready") == ("Unknown", "HealthUnreachable")
+
+
+async def run(world: World, monitor: HealthMonitor, seconds: float, until: Callable[[], bool]) -> float:
+    """Let the operator and its health polls work until something is so; return after how long."""
+    began, end = world.clock.seconds, world.clock.seconds + seconds
+    await world.settle()
+    while not until() and world.clock.seconds < end:
+        await monitor.advance()
+        await world.settle(min(0.25, monitor.next_due or 0.25))
+    return world.clock.seconds - began
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.7, 3.1, 4.9, 12.0, 29.0])
+async def test_pods_that_stay_ready_and_cannot_be_reached_degrade_within_fifteen_seconds(offset: float) -> None:
+    world, reader = World(), Reader()
+    store = await world.ready_store()
+    agent = world.agent()
+    await world.settle()
+    revision = world.context.ledger.revision(store) or ""
+    reader.answers = {"one": report(revision), "two": report(revision)}
+    monitor = HealthMonitor(world.context, reader, lambda key: ["one", "two"], world.clock.monotonic)
+    monitor.watch(store, 0.1)
+
+    def is_degraded(expected: tuple[str, str]) -> bool:
+        return world.of_agent(agent, "MemoryDegraded") == expected
+
+    await run(world, monitor, 30, lambda: world.of_agent(agent, "Ready") == ("True", "Bound"))
+    await run(world, monitor, 10 + offset, lambda: False)
+    assert is_degraded(("False", "MemoryHealthy"))
+    reports, reader.answers = reader.answers, {}
+    took = await run(world, monitor, 30, lambda: is_degraded(("True", "StoreUnreachable")))
+    assert took <= 15
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    reader.answers = reports
+    assert await run(world, monitor, 30, lambda: is_degraded(("False", "MemoryHealthy"))) <= 15
+
+
+async def test_one_poll_that_fails_changes_nothing() -> None:
+    world, reader = World(), Reader()
+    store = await world.ready_store()
+    agent = world.agent()
+    await world.settle()
+    reader.answers = {"one": report(world.context.ledger.revision(store) or "")}
+    monitor = HealthMonitor(world.context, reader, lambda key: ["one"], world.clock.monotonic)
+    monitor.watch(store, 0.1)
+    await run(world, monitor, 30, lambda: world.of_agent(agent, "Ready") == ("True", "Bound"))
+    await run(world, monitor, 2, lambda: False)
+    before, reports, reader.answers = len(world.cluster.writes), reader.answers, {}
+    await run(world, monitor, 10, lambda: world.context.health[store].unreachable_since is not None)
+    reader.answers = reports
+    await run(world, monitor, 60, lambda: False)
+    assert world.writes_since(before) == []
+
+
+async def test_a_well_store_is_touched_often_and_asked_seldom() -> None:
+    world, reader = World(), Reader()
+    store = await world.ready_store()
+    world.agent()
+    await world.settle()
+    reader.answers = {"one": report(world.context.ledger.revision(store) or "")}
+    monitor = HealthMonitor(world.context, reader, lambda key: ["one"], world.clock.monotonic)
+    monitor.watch(store, 0.1)
+    await run(world, monitor, 30, lambda: False)
+    reader.reads = 0
+    await run(world, monitor, 120, lambda: False)
+    assert 3 <= reader.reads <= 5
+
+
+async def test_a_port_that_nobody_listens_at_cannot_be_touched() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response()
+
+    async with aiohttp.ClientSession() as session:
+        reader = HttpHealthReader(session, OperatorSettings())
+        async with listening(answer) as address:
+            await reader.touch(address)
+        with pytest.raises(HealthUnavailable, match="refused"):
+            await reader.touch(address)
 
 
 async def test_numbers_reach_the_status_at_most_every_half_minute() -> None:
