@@ -123,9 +123,10 @@ def test_another_service_account_is_refused(team: Namespace) -> None:
 
 
 def test_the_agents_account_is_refused_with_a_token_for_another_audience(team: Namespace) -> None:
-    for audience in (f"memplane:{team.name}/other", "memplane:operator", None):
+    # The operator's audience is one that the store knows, and may not recall with; who may use it is checked besides.
+    for audience, expected in ((f"memplane:{team.name}/other", 401), (None, 401), ("memplane:operator", 403)):
         status, why = refusal(team, team.token("assistant", audience=audience))
-        assert status == 401, (audience, why)
+        assert status == expected, (audience, why)
 
 
 def test_the_agents_account_is_admitted_with_a_token_for_the_store(team: Namespace) -> None:

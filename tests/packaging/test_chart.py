@@ -245,7 +245,8 @@ def test_the_operator_has_no_verb_on_secrets_and_no_wildcard(template: Template,
         assert "secrets" not in rule["resources"], role["metadata"]["name"]
         assert "*" not in [*rule["resources"], *rule["verbs"], *rule["apiGroups"]], role["metadata"]["name"]
         assert not {"escalate", "impersonate", "deletecollection", "approve"} & set(rule["verbs"])
-        assert not {"pods", "pods/exec", "serviceaccounts/token", "nodes"} & set(rule["resources"])
+        assert not {"pods/exec", "serviceaccounts/token", "nodes"} & set(rule["resources"])
+        assert "pods" not in rule["resources"] or rule["verbs"] == ["list"]
 
 
 def test_the_operator_binds_one_role_and_writes_one_cluster_role_binding(template: Template) -> None:

@@ -90,6 +90,9 @@ runAsNonRoot: true
   resources: [servicemonitors]
   verbs: [get, list, watch, create, patch, delete]
 {{- end }}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
