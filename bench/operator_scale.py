@@ -229,6 +229,9 @@ async def measure(server: LocalCluster, arguments: argparse.Namespace, folder: P
                 )
                 if arguments.outage:
                     row.outage_seconds, row.outage_writes = await outage(cluster, server, spaces[0], arguments.outage)
+            except SystemExit:
+                sys.stderr.write(operator.text() + "\n")
+                raise
             finally:
                 operator.stop()
     return row

@@ -61,6 +61,17 @@ def lease(namespace: str, holder: str) -> Json:
 class ClusterContract:
     """The sentences."""
 
+    async def test_what_lacks_our_label_is_listed_by_its_metadata(self, cluster: Cluster, namespace: str) -> None:
+        await cluster.create(kinds.CONFIG_MAP, config_map(namespace, "labelled", a="1"))
+        stranger = config_map(namespace, "stranger", a="1")
+        del stranger["metadata"]["labels"]
+        await cluster.create(kinds.CONFIG_MAP, stranger)
+        found = await cluster.list_unmanaged(kinds.CONFIG_MAP, namespace)
+        assert found is not None
+        assert "labelled" not in found
+        assert found["stranger"]["metadata"]["name"] == "stranger"
+        assert "data" not in found["stranger"]
+
     async def test_what_does_not_exist_is_none(self, cluster: Cluster, namespace: str) -> None:
         assert await cluster.get(kinds.CONFIG_MAP, namespace, "nobody") is None
 

@@ -90,10 +90,12 @@ def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
 def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
     """Return how far a Deployment is."""
     status = body.get("status") or {}
-    has_missed, message = False, ""
-    for condition in status.get("conditions") or ():
-        if condition["type"] == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
-            has_missed, message = True, condition.get("message", "")
+    by_type = conditions.by_type(status)
+    progressing, available = by_type.get("Progressing", {}), by_type.get("Available", {})
+    has_missed = progressing.get("reason") == "ProgressDeadlineExceeded"
+    since = (
+        available.get("lastTransitionTime") if available.get("status") == "False" else progressing.get("lastUpdateTime")
+    )
     return DeploymentState(
         generation=body["metadata"].get("generation", 0),
         observed_generation=status.get("observedGeneration", 0),
@@ -103,7 +105,8 @@ def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
         updated=status.get("updatedReplicas", 0),
         available=status.get("availableReplicas", 0),
         has_missed_deadline=has_missed,
-        message=message,
+        message=progressing.get("message", "") if has_missed else "",
+        stuck_since=conditions.parse_timestamp(since) if since else None,
     )
 
 

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client as kube_client
@@ -36,6 +38,7 @@ from memory_operator.errors import (
 from memory_operator.pacing import TokenBucket
 
 PAGE_SIZE: Final = 500
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 Observer = Callable[[str, str], None]
 """Told of each request: verb and status code (`error` when there was no answer)."""
@@ -57,6 +60,9 @@ class Cluster(Protocol):
 
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
         """Return the objects of a namespace, or of all of them (None), that have these labels."""
+
+    async def list_unmanaged(self, kind: Kind, namespace: str) -> dict[str, JsonObject] | None:
+        """Return the objects of a namespace without our label by name, metadata only; None when they are too many."""
 
     async def apply(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Make an object as this manifest says by server-side apply and return it.
@@ -191,6 +197,19 @@ class KubernetesCluster:
             if not token:
                 return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
 
+    async def list_unmanaged(self, kind: Kind, namespace: str) -> dict[str, JsonObject] | None:
+        """Return the metadata of the objects without our label, unless they do not fit into one page."""
+        page = await self._request(
+            "get",
+            self._path(kind, namespace, None),
+            label_selector=f"{names.MANAGED_BY_LABEL}!={names.MANAGED_BY}",
+            limit=PAGE_SIZE,
+            header_params={"Accept": _METADATA_ONLY},
+        )
+        if page["metadata"].get("continue"):
+            return None
+        return {item["metadata"]["name"]: item for item in page.get("items") or ()}
+
     async def _apply(self, path: str, manifest: JsonObject, manager: str) -> JsonObject:
         return await self._request(
             "patch",
@@ -232,6 +251,22 @@ class KubernetesCluster:
         return await self._request("put", path, body=manifest, field_manager=names.FIELD_MANAGER)
 
 
+class _PlainClient(kube_client.ApiClient):
+    """The official client without its walk through every body: ours are plain JSON already."""
+
+    def sanitize_for_serialization(self, obj: Any) -> Any:
+        """Return a body as it is."""
+        return obj
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy that the environment names for the API server, if any."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
+
+
 @asynccontextmanager
 async def api_client(environment: Mapping[str, str]) -> AsyncIterator[kube_client.ApiClient]:
     """Give a client for the cluster of KUBECONFIG, else of the pod, else of the user's kubeconfig."""
@@ -242,5 +277,8 @@ async def api_client(environment: Mapping[str, str]) -> AsyncIterator[kube_clien
         await kube_config.load_kube_config(
             config_file=environment.get("KUBECONFIG"), client_configuration=configuration
         )
-    async with kube_client.ApiClient(configuration=configuration) as api:
+    # aiohttp would ask a thread for .netrc and the proxy before every request; the proxy is asked for once here.
+    configuration.client_session_kwargs = {"trust_env": False}
+    configuration.proxy = configuration.proxy or _proxy(str(configuration.host))
+    async with _PlainClient(configuration=configuration) as api:
         yield api

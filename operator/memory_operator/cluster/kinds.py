@@ -37,6 +37,7 @@ SERVICE: Final = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 CLAIM: Final = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 NAMESPACE: Final = Kind("", "v1", "Namespace", "namespaces", is_namespaced=False)
+POD: Final = Kind("", "v1", "Pod", "pods")
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 ROLE: Final = Kind("rbac.authorization.k8s.io", "v1", "Role", "roles")
 ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings")
@@ -63,7 +64,9 @@ CHILDREN: Final = (
     DEPLOYMENT,
     SERVICE_MONITOR,
 )
-ALL: Final = {kind.name: kind for kind in (*OWN, *CHILDREN, ENDPOINT_SLICE, NAMESPACE, CLUSTER_ROLE_BINDING, LEASE)}
+ALL: Final = {
+    kind.name: kind for kind in (*OWN, *CHILDREN, POD, ENDPOINT_SLICE, NAMESPACE, CLUSTER_ROLE_BINDING, LEASE)
+}
 
 
 def watched(settings: OperatorSettings) -> dict[Kind, str]:

@@ -46,6 +46,10 @@ LOCK_WAIT_SECONDS: Final = 300
 GRACE_SECONDS: Final = 25
 
 
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""libyaml's, where PyYAML was built with it, as its wheels are: the same text in a tenth of the time."""
+
+
 def key_directory(model_api: str) -> str:
     """Return the folder in which a ModelAPI's key is mounted."""
     return f"{KEYS_DIRECTORY}/{model_api}"
@@ -179,7 +183,7 @@ def service_config(store: MemoryStore, models: Mapping[str, ModelApi], settings:
 def config_text(config: ServiceConfig) -> str:
     """Return the configuration as YAML, without what is at its default."""
     content = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return yaml.safe_dump(content, sort_keys=True, default_flow_style=False, allow_unicode=True)
+    return str(yaml.dump(content, Dumper=_Dumper, sort_keys=True, default_flow_style=False, allow_unicode=True))
 
 
 def config_map(store: MemoryStore, text: str) -> Manifest:

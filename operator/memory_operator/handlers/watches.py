@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
 import kopf
 
@@ -47,12 +48,44 @@ def _watch(handlers: kopf.OperatorRegistry, context: Context, kind: Kind) -> Non
     kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers, id=f"see-{kind.plural}")(seen)
 
 
+class _NoDiff(kopf.DiffBaseStorage):
+    """Keeps nothing: nobody asks kopf what has changed, and it copies every object to find out."""
+
+    def build(self, *, body: kopf.Body, extra_fields: Iterable[kopf.FieldSpec] | None = None) -> kopf.BodyEssence:
+        """Return that there is nothing to compare."""
+        return cast("kopf.BodyEssence", {})
+
+    def fetch(self, *, body: kopf.Body) -> kopf.BodyEssence | None:
+        """Return that nothing was kept."""
+        return None
+
+    def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
+        """Keep nothing."""
+
+
+class _NoProgress(kopf.StatusProgressStorage):
+    """Keeps nothing: the work queue knows what is to be done."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        """Return what there is, which is nothing."""
+        return essence
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+    def touch(self, **_: Any) -> None:
+        """Keep nothing."""
+
+
 def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     """Return kopf's own settings; the numbers are those under which watches neither stall nor flood."""
     own = kopf.OperatorSettings()
     own.posting.enabled = False
     own.peering.standalone = True
     own.scanning.disabled = True
+    own.persistence.diffbase_storage = _NoDiff()
+    own.persistence.progress_storage = _NoProgress()
+    own.queueing.idle_timeout = 1
     own.persistence.finalizer = f"{names.GROUP}/unused"
     own.networking.request_timeout = settings.request_timeout_seconds
     own.networking.connect_timeout = 10

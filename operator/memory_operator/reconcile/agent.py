@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from memory_operator import names
@@ -17,6 +18,7 @@ from memory_operator.desired.agent import AgentInputs, default_endpoint, desired
 from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.access import is_allowed, rival
 from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.store import find, row
 from memory_operator.reconcile.tls import authority
 from memory_operator.reconcile.writing import sync_children, write_status
@@ -49,6 +51,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     body = context.cache.body(kinds.AGENT_MEMORY, key)
     if body is None:
         context.rows.pop(key, None)
+        context.pods.pop(ReconcileKey(names.AGENT_MEMORY, key), None)
         return None
     if body["metadata"].get("deletionTimestamp"):
         return None
@@ -90,13 +93,15 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     objects, held = desired_objects(inputs)
     problems = await sync_children(context, who, objects, held)
     workload = context.cache.children(own_key).get(deployment_key)
+    deployment = workload.deployment if workload else None
+    trouble, pods_after = await pod_trouble(context, own_key, deployment, {names.AGENT_LABEL: key.name}, now)
     acknowledged = _acknowledged(context, agent, store) if store and is_bindable else None
     snapshot = AgentSnapshot(
         store=view,
         is_allowed=allowed,
         holder=taken_by,
         is_acknowledged=acknowledged,
-        deployment=workload.deployment if workload else None,
+        deployment=replace(deployment, trouble=trouble) if deployment else None,
         has_started=workload is not None or bool(previous.get("started")),
         is_ca_missing=bool(store and store.spec.tls and is_bindable and ca is None),
         endpoint=inputs.endpoint,
@@ -108,6 +113,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     if agent.store is not None and is_bindable and acknowledged is not True:
         context.ledger.wait(agent.store, key)
     await write_status(context, who, previous, result.content)
+    again = [pods_after, context.settings.refused_seconds if problems else None]
     if result.look_again_after is not None:
-        return result.look_again_after.total_seconds() + 0.05
-    return context.settings.refused_seconds if problems else None
+        again.append(result.look_again_after.total_seconds() + 0.05)
+    return min((seconds for seconds in again if seconds is not None), default=None)

@@ -9,10 +9,12 @@ from datetime import datetime
 
 from memory_operator.cluster.cache import TOKEN_REVIEW, Cache, ReconcileKey
 from memory_operator.cluster.client import Cluster
+from memory_operator.cluster.health import HealthTarget
 from memory_operator.crd.base import ObjectKey
 from memory_operator.metrics import Metrics
 from memory_operator.queue import WorkQueue
 from memory_operator.reconcile.ledger import Ledger
+from memory_operator.reconcile.strangers import Strangers
 from memory_operator.settings import OperatorSettings
 from memory_operator.status.snapshot import HealthState, ProbeResult
 
@@ -36,10 +38,15 @@ class Context:
     health: dict[ObjectKey, HealthState] = field(default_factory=dict)
     probes: dict[ObjectKey, tuple[int, ProbeResult]] = field(default_factory=dict)
     """By ModelAPI: the generation that was probed, and what it answered."""
+    targets: dict[ObjectKey, tuple[object, HealthTarget]] = field(default_factory=dict)
+    """By MemoryStore without TLS: its UID and generation, and how its pods are asked."""
     authorities: dict[ObjectKey, tuple[float, str | None]] = field(default_factory=dict)
     """By ConfigMap: when it was read, and the CA in it."""
+    strangers: Strangers = field(default_factory=Strangers)
     rows: dict[ObjectKey, tuple[object, str, str]] = field(default_factory=dict)
     """By AgentMemory: what its row was made of, its key and its text."""
+    pods: dict[ReconcileKey, tuple[datetime, str]] = field(default_factory=dict)
+    """By owner of a workload that does not get on: when its pods were looked at, and what keeps them."""
     watch_health: Callable[[ObjectKey, float], None] = lambda store, seconds: None
     """Has a store's health read after some seconds."""
     watch_model: Callable[[ObjectKey], None] = lambda model: None

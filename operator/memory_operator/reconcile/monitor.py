@@ -159,7 +159,7 @@ class HealthMonitor:
                 self._counted_at[store] = now
         else:
             state = replace(state, counters=old.counters)
-        if health_target(context, store) is None:
+        if context.cache.body(kinds.MEMORY_STORE, store) is None:
             return None
         context.health[store] = state
         if _significant(old) != _significant(state) or (old and old.counters) != state.counters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from memory_operator import names
@@ -22,6 +23,7 @@ from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.access import is_allowed, is_holder
 from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority
 from memory_operator.reconcile.writing import sync_children, write_status
 from memory_operator.status.snapshot import ApplyProblem, ModelState, StoreSnapshot
@@ -44,13 +46,24 @@ def find(context: Context, key: ObjectKey) -> MemoryStore | None:
 
 def health_target(context: Context, key: ObjectKey) -> HealthTarget | None:
     """Return how to ask a store's pods; None when it is gone."""
+    body = context.cache.body(kinds.MEMORY_STORE, key)
+    if body is None:
+        return None
+    meta = body["metadata"]
+    basis = (meta["uid"], meta.get("generation"))
+    known = context.targets.get(key)
+    if known is not None and known[0] == basis:
+        return known[1]
     store = find(context, key)
     if store is None:
         return None
     host = names.service_host(key.namespace, key.name, context.settings.cluster_domain)
-    known = context.authorities.get(_authority_key(store)) if store.spec.tls else None
+    authority_ = context.authorities.get(_authority_key(store)) if store.spec.tls else None
     ca = store.spec.tls.ca_bundle if store.spec.tls else None
-    return HealthTarget(key, store.scheme, host, ca or (known[1] if known else None))
+    target = HealthTarget(key, store.scheme, host, ca or (authority_[1] if authority_ else None))
+    if store.spec.tls is None:
+        context.targets[key] = (basis, target)
+    return target
 
 
 def _authority_key(store: MemoryStore) -> ObjectKey:
@@ -123,6 +136,8 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     if body is None:
         context.ledger.forget(key)
         context.health.pop(key, None)
+        context.targets.pop(key, None)
+        context.pods.pop(ReconcileKey(names.MEMORY_STORE, key), None)
         return None
     if body["metadata"].get("deletionTimestamp"):
         return None
@@ -159,9 +174,11 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             context.watch_health(key, _FIRST_HEALTH_SECONDS)
     children = context.cache.children(own_key)
     workload, claim = children.get(deployment_key), children.get(claim_key)
+    deployment = workload.deployment if workload else None
+    trouble, pods_after = await pod_trouble(context, own_key, deployment, store_selector(key.name), now)
     snapshot = StoreSnapshot(
         endpoint=network.endpoint(store, context.settings),
-        deployment=workload.deployment if workload else None,
+        deployment=replace(deployment, trouble=trouble) if deployment else None,
         claim=claim.claim if claim and store.is_local else None,
         wanted_size=str(store.local.persistent_volume.size) if store.is_local else None,
         health=context.health.get(key),
@@ -176,12 +193,12 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     told = sum(report.ready for report in snapshot.health.reports) if snapshot.health else 0
     is_news = snapshot.deployment is not None and snapshot.deployment.ready != told
     context.watch_health(key, _FIRST_HEALTH_SECONDS if is_news else context.settings.health_seconds)
+    again = [pods_after]
     if problems:
-        return context.settings.refused_seconds
+        again.append(context.settings.refused_seconds)
     if store.spec.tls and store.spec.tls.ca_config_map_ref:
-        return AUTHORITY_SECONDS
-    unreachable_since = snapshot.health.unreachable_since if snapshot.health else None
-    if unreachable_since is not None:
-        remaining = (patience - (now - unreachable_since)).total_seconds()
-        return remaining + 0.05 if remaining > 0 else None
-    return None
+        again.append(AUTHORITY_SECONDS)
+    if snapshot.health and snapshot.health.unreachable_since:
+        remaining = (patience - (now - snapshot.health.unreachable_since)).total_seconds()
+        again.append(remaining + 0.05 if remaining > 0 else None)
+    return min((seconds for seconds in again if seconds is not None), default=None)

@@ -82,7 +82,8 @@ async def sync_children(
         kind = kinds.ALL[key[0]]
         try:
             if key not in children:
-                live = await context.cluster.get(kind, owner.namespace, key[1])
+                now = context.now().timestamp()
+                live = await context.strangers.find(context.cluster, kind, owner.namespace, key[1], now)
                 if live is not None and not _is_ours(owner, live):
                     problems.append(_name_conflict(key))
                     continue

@@ -97,7 +97,7 @@ def _workload(snapshot: AgentSnapshot) -> Condition | None:
         return Condition(kind, None, Reason.RECONCILING, "The Deployment is not there yet.")
     if state.ready < min(1, state.wanted):
         status = None if state.observed_generation == 0 else False
-        return Condition(kind, status, Reason.WORKLOAD_UNAVAILABLE, f"0 of {state.wanted} pods are ready.")
+        return Condition(kind, status, Reason.WORKLOAD_UNAVAILABLE, state.said(f"0 of {state.wanted} pods are ready."))
     return None
 
 

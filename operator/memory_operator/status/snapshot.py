@@ -24,6 +24,19 @@ class DeploymentState:
     available: int
     has_missed_deadline: bool = False
     message: str = ""
+    stuck_since: datetime | None = None
+    """Since when it has no pods enough, or when it last got on."""
+    trouble: str = ""
+    """What keeps a pod from running, once somebody has looked."""
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether pods are missing or old."""
+        return self.observed_generation > 0 and (self.ready < self.wanted or not self.is_rolled_out)
+
+    def said(self, message: str) -> str:
+        """Return a message with what is known of the pods."""
+        return f"{message} {self.trouble}" if self.trouble else message
 
     @property
     def is_rolled_out(self) -> bool:

@@ -114,10 +114,10 @@ def _progressing(snapshot: StoreSnapshot) -> Condition:
             return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, "The first start waits for its ModelAPIs.")
         return Condition(kind, None, Reason.RECONCILING, "The Deployment is not there yet.")
     if state.has_missed_deadline:
-        return Condition(kind, False, Reason.PROGRESS_DEADLINE_EXCEEDED, state.message)
+        return Condition(kind, False, Reason.PROGRESS_DEADLINE_EXCEEDED, state.said(state.message))
     if not state.is_rolled_out:
         message = f"{state.updated} of {state.wanted} pods are of the newest template."
-        return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, message)
+        return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, state.said(message))
     return Condition(kind, False, Reason.ROLLOUT_COMPLETE, "All pods are of the newest template.")
 
 
@@ -128,8 +128,9 @@ def _unready_pods(snapshot: StoreSnapshot, wanted: int) -> Condition:
         return Condition(kind, False, failing.reason, failing.message)
     state = snapshot.deployment
     if state is not None and state.has_missed_deadline:
-        return Condition(kind, False, Reason.PROGRESS_DEADLINE_EXCEEDED, state.message)
-    return Condition(kind, False, Reason.WORKLOAD_UNAVAILABLE, f"0 of {wanted} pods are ready.")
+        return Condition(kind, False, Reason.PROGRESS_DEADLINE_EXCEEDED, state.said(state.message))
+    message = f"0 of {wanted} pods are ready."
+    return Condition(kind, False, Reason.WORKLOAD_UNAVAILABLE, state.said(message) if state else message)
 
 
 def _ready(

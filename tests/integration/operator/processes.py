@@ -22,6 +22,7 @@ from aiohttp import web
 from e2e.cluster.clusters import LocalCluster
 from memory_operator.cluster import kinds
 from memory_operator.cluster.client import Cluster, KubernetesCluster, api_client
+from memory_operator.desired.bindings import PART_BYTES
 from memory_operator.pacing import TokenBucket
 from memory_service.contract.bindings import bindings_revision
 
@@ -41,8 +42,10 @@ class Reports:
             return None
         rows: dict[str, str] = {}
         number = 0
-        while found := await cluster.get(kinds.CONFIG_MAP, namespace, f"{store}-bindings-{number}"):
+        is_full = True
+        while is_full and (found := await cluster.get(kinds.CONFIG_MAP, namespace, f"{store}-bindings-{number}")):
             rows |= found.get("data") or {}
+            is_full = sum(map(len, (found.get("data") or {}).values())) > PART_BYTES / 2
             number += 1
         part = {"ok": True, "reason": "Ok", "message": "", "since": "2026-01-01T00:00:00Z"}
         names = ("storage", "models", "embedding", "jobs", "schema", "bindings", "secrets")

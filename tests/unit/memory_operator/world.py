@@ -168,6 +168,14 @@ class World:
                 "updatedReplicas": replicas,
                 "readyReplicas": ready,
                 "availableReplicas": ready,
+                "conditions": [
+                    {
+                        "type": "Available",
+                        "status": "True" if ready == replicas else "False",
+                        "reason": "MinimumReplicas",
+                        "lastTransitionTime": conditions.timestamp(self.clock.now()),
+                    }
+                ],
             }
 
         self.cluster.edit(kinds.DEPLOYMENT, key, change)
