@@ -284,6 +284,15 @@ def say(namespace: Namespace, text: str, *, session: str = "s1", agent: str = "a
     return answer
 
 
+def until_it_reaches_its_store(namespace: Namespace, agent: str = "assistant") -> None:
+    """Wait until what is said to an agent is stored at once: after an outage its client asks again after a while."""
+    namespace.cluster.wait_until(
+        f"{agent} reaches its store",
+        lambda: say(namespace, "Hello.", session="hello", agent=agent)["written"] == ["stored"],
+        seconds=60,
+    )
+
+
 @contextlib.contextmanager
 def a_team(memplane: Installation, prefix: str, store: dict[str, Any] | str | None = None) -> Iterator[Namespace]:
     """A namespace for restricted pods with a ready store `team` and a bound agent `assistant` that runs."""

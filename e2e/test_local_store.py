@@ -18,6 +18,7 @@ from e2e.installation import (
     local_store,
     say,
     store_pods,
+    until_it_reaches_its_store,
     wait_for,
 )
 
@@ -32,6 +33,11 @@ def team(installed: Installation) -> Iterator[Namespace]:
     store = local_store(storage={"type": "local", "local": {"persistentVolume": volume}})
     with a_team(installed, "local-store", store) as namespace:
         yield namespace
+
+
+def keeps(team: Namespace, text: str, session: str) -> None:
+    until_it_reaches_its_store(team)
+    assert say(team, text, session=session)["written"] == ["stored"]
 
 
 def remembers(team: Namespace, question: str, answer: str, session: str) -> None:
@@ -49,7 +55,7 @@ def test_one_pod_ends_before_the_next_begins(team: Namespace) -> None:
 
 
 def test_what_was_said_survives_the_pod(team: Namespace) -> None:
-    assert say(team, "My train leaves from platform 9.", session="a")["written"] == ["stored"]
+    keeps(team, "My train leaves from platform 9.", "a")
     (pod,) = store_pods(team)
     team.kubectl.delete("pod", pod["metadata"]["name"])
     wait_for(team, "agentmemory", "assistant", "MemoryDegraded", "False")
@@ -58,7 +64,7 @@ def test_what_was_said_survives_the_pod(team: Namespace) -> None:
 
 
 def test_what_was_said_survives_the_node_where_the_volume_allows(team: Namespace, local_cluster: LocalCluster) -> None:
-    assert say(team, "My seat is 42.", session="c")["written"] == ["stored"]
+    keeps(team, "My seat is 42.", "c")
     (pod,) = store_pods(team)
     node = pod["spec"]["nodeName"]
     with local_cluster.drained(node, seconds=POD_READY_SECONDS):
@@ -92,14 +98,14 @@ def test_a_second_pod_on_the_claim_waits_and_never_serves(team: Namespace) -> No
         return "503" in team.kubectl.execute("second", "python", "-c", script)
 
     team.cluster.wait_until("it lives and is not ready", says_why, seconds=60, ignoring=(Exception,))
-    assert say(team, "The first one serves.", session="e")["written"] == ["stored"]
+    keeps(team, "The first one serves.", "e")
     ready = team.kubectl.get("pod", "second")["status"]["containerStatuses"][0]
     assert (ready["ready"], ready["restartCount"]) == (False, 0)
     team.kubectl.delete("pod", "second", grace_seconds=1)
 
 
 def test_the_claim_survives_the_store_and_is_adopted_again(team: Namespace) -> None:
-    assert say(team, "My gate is B7.", session="f")["written"] == ["stored"]
+    keeps(team, "My gate is B7.", "f")
     uid = team.kubectl.get("pvc", CLAIM)["metadata"]["uid"]
     before = fingerprint(agent_pods(team))
     store = team.kubectl.get("memorystore", "team")

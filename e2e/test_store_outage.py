@@ -16,6 +16,7 @@ from e2e.installation import (
     local_store,
     say,
     store_pods,
+    until_it_reaches_its_store,
     wait_for,
 )
 
@@ -46,6 +47,7 @@ def untouched(team: Namespace) -> Iterator[Untouched]:
     """The agent, seen before a test; and checked once more after it, when the store is back."""
     wait_for(team, "memorystore", "team", "Ready", "True")
     wait_for(team, "agentmemory", "assistant", "MemoryDegraded", "False")
+    until_it_reaches_its_store(team)
     agent = Untouched(team)
     yield agent
     agent.check()
@@ -124,7 +126,7 @@ def test_a_store_that_is_killed_comes_back_to_the_same_agent(
     )
     wait_for(team, "memorystore", "team", "Ready", "True")
     wait_for(team, "agentmemory", "assistant", "MemoryDegraded", "False")
-    assert say(team, "Back again?", session="killed")["written"] == ["stored"]
+    until_it_reaches_its_store(team)
 
 
 def test_an_operator_that_is_gone_stops_neither_the_store_nor_its_agent(
