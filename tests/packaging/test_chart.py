@@ -403,6 +403,8 @@ def test_the_operator_is_probed_where_it_answers(template: Template) -> None:
     (container,) = operator_pod(template())["containers"]
     assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    patience = container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"]
+    assert patience >= 300
     assert container["ports"][0]["containerPort"] == from_environment(environment_of(template())).port
 
 
