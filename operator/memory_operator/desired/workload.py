@@ -111,6 +111,8 @@ def _container(store: MemoryStore, mounts: list[JsonObject], settings: OperatorS
         "ports": [{"name": "http", "containerPort": names.PORT, "protocol": "TCP"}],
         "readinessProbe": _probe(store, "/readyz", period=2, failures=2, timeout=2),
         "livenessProbe": _probe(store, "/healthz", period=10, failures=6, timeout=5),
+        # On a node that is short of CPU a start takes longer than a hang may: the others are judged after it.
+        "startupProbe": _probe(store, "/healthz", period=1, failures=300, timeout=5),
         "resources": resources(wanted.resources or _DEFAULT_RESOURCES),
         "securityContext": {
             "allowPrivilegeEscalation": False,
