@@ -48,10 +48,18 @@ with SyncMemoryClient.bind("team", outbox=None, failure_mode="strict") as client
         acknowledged.append(number)
         number += 1
         time.sleep(0.02)
-    stored, after = [], None
-    while page := client.sessions.turns(session, after=after, limit=500).turns:
+    stored, after, page, refusals = [], None, True, 0
+    while page:
+        try:
+            page = client.sessions.turns(session, after=after, limit=500).turns
+        except ServiceUnavailable:
+            refusals += 1
+            if refusals > 100:
+                raise
+            time.sleep(0.5)
+            continue
         stored += [int(turn.content.split()[1]) for turn in page]
-        after = page[-1].seq
+        after = page[-1].seq if page else after
 print(json.dumps({"acknowledged": acknowledged, "stored": stored, "failed": failed}))
 """
 """Writes numbered turns until told to stop, and then reads all of them back. A write that is refused is tried again
