@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ async def at_once(jobs: Iterable[Callable[[], Awaitable[object]]]) -> None:
 
 async def create(cluster: KubernetesCluster, objects: Iterable[tuple[Kind, Json]]) -> None:
     """Create objects."""
-    await at_once(lambda kind=kind, body=body: cluster.create(kind, body) for kind, body in objects)
+    await at_once(partial(cluster.create, kind, body) for kind, body in objects)
 
 
 async def ready(cluster: KubernetesCluster, kind: Kind) -> int:

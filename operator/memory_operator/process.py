@@ -87,7 +87,7 @@ class Operator:
                     return True
             except MemoryOperatorError as error:
                 logger.warning("lease not readable", extra={"error": f"{type(error).__name__}: {error}"})
-            await self._pause(self._settings.retry_seconds * (0.9 + 0.2 * random.random()))
+            await self._pause(self._settings.standby_seconds * (0.9 + 0.2 * random.random()))
         return False
 
     async def _keep_lease(self) -> None:
@@ -150,6 +150,7 @@ class Operator:
         self._metrics.is_leader.set(1)
         keeper = asyncio.create_task(self._keep_lease(), name="lease")
         tasks: list[asyncio.Task[Any]] = [keeper]
+        writers: list[asyncio.Task[Any]] = []
         try:
             await _first_of(self._first_sync(), keeper)
             self.vitals.has_synced, self.vitals.resynced_at = True, time.monotonic()
@@ -161,7 +162,9 @@ class Operator:
                 "models": models.run,
                 "watches": self._watch,
             }
-            tasks += [asyncio.create_task(job(), name=name) for name, job in jobs.items()]
+            started = {name: asyncio.create_task(job(), name=name) for name, job in jobs.items()}
+            writers = [task for name, task in started.items() if name != "watches"]
+            tasks += started.values()
             stopping = asyncio.create_task(self.stop.wait(), name="stop")
             tasks.append(stopping)
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -170,6 +173,9 @@ class Operator:
         finally:
             self._metrics.is_leader.set(0)
             self.stop.set()
+            # Nobody waits for watches to end: the Lease is free as soon as nothing writes any more.
+            await _end([*writers, keeper])
+            await self._release()
             await _end(tasks)
 
     async def run(self) -> None:

@@ -46,6 +46,9 @@ class OperatorSettings:
     lease_seconds: float = 15
     renew_deadline_seconds: float = 10
     retry_seconds: float = 2
+    """How often the leader renews the Lease."""
+    standby_seconds: float = 1
+    """How often the others look whether it is free."""
     workers: int = 8
     requests_per_second: float = 400
     request_burst: int = 800

@@ -86,6 +86,7 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     own.persistence.diffbase_storage = _NoDiff()
     own.persistence.progress_storage = _NoProgress()
     own.queueing.idle_timeout = 1
+    own.queueing.exit_timeout = 0.2
     own.persistence.finalizer = f"{names.GROUP}/unused"
     own.networking.request_timeout = settings.request_timeout_seconds
     own.networking.connect_timeout = 10

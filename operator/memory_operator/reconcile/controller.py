@@ -9,6 +9,7 @@ import time
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.cache import TOKEN_REVIEW, ReconcileKey
+from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import JsonObject
 from memory_operator.errors import MemoryOperatorError, Refused, TryLater
 from memory_operator.reconcile.agent import reconcile_agent
@@ -18,6 +19,9 @@ from memory_operator.reconcile.store import reconcile_store
 from memory_operator.reconcile.token_review import reconcile_token_review
 
 logger = logging.getLogger(__name__)
+
+_LISTS_AT_ONCE = 4
+"""A new leader lists some kinds beside each other; all of them at once would hold all pages in memory."""
 
 
 async def reconcile(context: Context, key: ReconcileKey) -> float | None:
@@ -82,27 +86,41 @@ async def run_workers(context: Context) -> None:
             group.create_task(work(context))
 
 
+async def _resync_kind(context: Context, kind: Kind, selector: str) -> int:
+    ghosts = 0
+    items: list[JsonObject] = []
+    oldest: int | None = None
+    namespaces: tuple[str | None, ...] = context.settings.watch_namespaces or (None,)
+    for namespace in namespaces if kind.is_namespaced else (None,):
+        listing = await context.cluster.list(kind, namespace, selector)
+        items += listing.items
+        oldest = listing.resource_version if oldest is None else min(oldest, listing.resource_version)
+    for body in items:
+        context.enqueue(context.cache.put(kind, body))
+    for key, uid in context.cache.missing(kind, items, oldest or 0):
+        ghosts += 1
+        context.metrics.ghosts.labels(kind.name).inc()
+        context.enqueue(context.cache.remove(kind, key, uid))
+    return ghosts
+
+
 async def resync(context: Context) -> int:
     """List every watched kind, take what is new, forget what has vanished; return how many ghosts there were.
 
     kopf tells nothing of objects that were deleted while a watch was down.
     """
-    ghosts = 0
-    settings = context.settings
-    namespaces: tuple[str | None, ...] = settings.watch_namespaces or (None,)
-    for kind, selector in kinds.watched(settings).items():
-        items: list[JsonObject] = []
-        oldest: int | None = None
-        for namespace in namespaces if kind.is_namespaced else (None,):
-            listing = await context.cluster.list(kind, namespace, selector)
-            items += listing.items
-            oldest = listing.resource_version if oldest is None else min(oldest, listing.resource_version)
-        for body in items:
-            context.enqueue(context.cache.put(kind, body))
-        for key, uid in context.cache.missing(kind, items, oldest or 0):
-            ghosts += 1
-            context.metrics.ghosts.labels(kind.name).inc()
-            context.enqueue(context.cache.remove(kind, key, uid))
+    at_once = asyncio.Semaphore(_LISTS_AT_ONCE)
+
+    async def one(kind: Kind, selector: str) -> int:
+        async with at_once:
+            return await _resync_kind(context, kind, selector)
+
+    jobs = [one(kind, selector) for kind, selector in kinds.watched(context.settings).items()]
+    done = await asyncio.gather(*jobs, return_exceptions=True)
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+    ghosts = sum(result for result in done if isinstance(result, int))
     for kind in kinds.OWN:
         context.enqueue(ReconcileKey(kind.name, key) for key in context.cache.keys(kind))
     context.enqueue({TOKEN_REVIEW})

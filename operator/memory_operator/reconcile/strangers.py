@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from memory_operator.cluster.client import Cluster
 from memory_operator.cluster.kinds import Kind
+from memory_operator.crd.base import JsonObject
 
 FRESH_SECONDS: Final = 2.0
 """How long an answer counts; somebody else's object that is made in this time is not seen, as it is not with a look
@@ -23,12 +24,10 @@ class Strangers:
     """Short-lived answers, one request at a time for each kind and namespace."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Kind, str], tuple[float, dict[str, Mapping[str, Any]] | None]] = {}
+        self._known: dict[tuple[Kind, str], tuple[float, Mapping[str, JsonObject] | None]] = {}
         self._locks: dict[tuple[Kind, str], asyncio.Lock] = {}
 
-    async def find(
-        self, cluster: Cluster, kind: Kind, namespace: str, name: str, now: float
-    ) -> Mapping[str, Any] | None:
+    async def find(self, cluster: Cluster, kind: Kind, namespace: str, name: str, now: float) -> JsonObject | None:
         """Return an object of this name that does not have our label; None when there is none."""
         key = (kind, namespace)
         async with self._locks.setdefault(key, asyncio.Lock()):

@@ -16,6 +16,15 @@ from memory_operator.pacing import TokenBucket
 __all__ = ["control_plane"]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep these tests in one worker when there are several: they share one control plane and one operator."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("control-plane"))
+
+
 @pytest.fixture(scope="session")
 def server(control_plane: LocalCluster, repository: Path) -> LocalCluster:
     """The control plane with our CRDs."""

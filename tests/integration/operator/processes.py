@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,16 @@ class Reports:
 
     address: str = ""
     down: set[str] = field(default_factory=set)
+    _switch: Callable[[bool], None] = lambda is_on: None
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """A time in which nothing listens, as when the pods' network is cut: they stay Ready."""
+        self._switch(False)
+        try:
+            yield
+        finally:
+            self._switch(True)
 
     async def answer(self, host: str, cluster: Cluster) -> dict[str, Any] | None:
         """The report of the store that a Host header names."""
@@ -77,13 +88,26 @@ def serving_reports(server: LocalCluster) -> Iterator[Reports]:
                 answer = await reports.answer(request.headers["Host"], cluster)
                 return web.json_response(answer, status=200 if answer else 503)
 
-            application = web.Application()
-            application.add_routes([web.get("/v1/health/report", report)])
-            runner = web.AppRunner(application, access_log=None)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-            host, port = runner.addresses[0][:2]
-            reports.address = f"{host}:{port}"
+            async def listen(port: int) -> web.AppRunner:
+                application = web.Application()
+                application.add_routes([web.get("/v1/health/report", report)])
+                runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+                await runner.setup()
+                await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+                return runner
+
+            runner = await listen(0)
+            port = runner.addresses[0][1]
+            reports.address = f"127.0.0.1:{port}"
+
+            async def turn(is_on: bool) -> None:
+                nonlocal runner
+                if is_on:
+                    runner = await listen(port)
+                else:
+                    await runner.cleanup()
+
+            reports._switch = lambda is_on: asyncio.run_coroutine_threadsafe(turn(is_on), loop).result(10)
             started.set()
             await stopping.wait()
             await runner.cleanup()
@@ -166,6 +190,11 @@ class OperatorProcess:
     def is_leading(self) -> bool:
         """Whether it has said that it leads."""
         return any(line["message"] == "leading" for line in self.log())
+
+    @property
+    def led_at(self) -> datetime:
+        """When it said that it leads."""
+        return next(datetime.fromisoformat(line["time"]) for line in self.log() if line["message"] == "leading")
 
     @property
     def url(self) -> str | None:

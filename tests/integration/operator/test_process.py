@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -184,14 +186,16 @@ def test_a_deleted_store_degrades_its_agent_and_leaves_its_pods(
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-def test_pods_that_fall_silent_are_a_store_that_cannot_be_reached(
+def test_pods_that_stay_ready_and_cannot_be_reached_degrade_their_agents_and_recover(
     server: LocalCluster, namespace: str, operator: OperatorProcess, reports: Reports
 ) -> None:
+    """That it takes 15 s at most is shown on a clock that does not share this machine: test_io.py."""
     bring_up(server, namespace, "silent")
-    reports.down.add("silent")
-    wait_for(server, namespace, ("agentmemory", "silent-bot"), ("MemoryDegraded", "True StoreUnreachable"), seconds=60)
-    reports.down.discard("silent")
-    wait_for(server, namespace, ("agentmemory", "silent-bot"), ("MemoryDegraded", "False MemoryHealthy"), seconds=30)
+    agent = ("agentmemory", "silent-bot")
+    with reports.silent():
+        wait_for(server, namespace, agent, ("MemoryDegraded", "True StoreUnreachable"), seconds=45)
+        assert condition(server, namespace, *agent, "Ready") == "True Bound"
+    wait_for(server, namespace, agent, ("MemoryDegraded", "False MemoryHealthy"), seconds=45)
 
 
 def test_the_token_review_binding_lists_the_stores(
@@ -223,28 +227,65 @@ def test_a_namespace_with_stores_is_deleted_without_hanging(server: LocalCluster
         server.kubectl("delete", "namespace", leaving.name, "--timeout=60s")
 
 
-def test_leadership_is_handed_over_at_once_on_term_and_soon_on_kill(
-    server: LocalCluster, operator: OperatorProcess, reports: Reports, request: pytest.FixtureRequest, tmp_path: Path
+Starter = Callable[[], OperatorProcess]
+
+
+@pytest.fixture
+def start_another(server: LocalCluster, kubeconfig: Path, reports: Reports, tmp_path: Path) -> Iterator[Starter]:
+    """Starts operators that wait for the Lease; none of them outlives the test."""
+    started: list[OperatorProcess] = []
+
+    def start() -> OperatorProcess:
+        process = OperatorProcess(server, kubeconfig, tmp_path, f"another-{len(started)}", reports)
+        started.append(process)
+        server.wait_until(f"{process.name} waits", lambda: process.url, seconds=60, explain=process.text)
+        return process
+
+    yield start
+    for process in started:
+        process.stop(signal.SIGKILL)
+
+
+def hand_over(leader: OperatorProcess, heir: OperatorProcess, number: int) -> float:
+    """End the leader by a signal; return how many seconds later the heir had filled its caches and led."""
+    assert not heir.is_leading
+    began = datetime.now(UTC)
+    leader.stop(number)
+    heir.wait_to_lead(60)
+    return (heir.led_at - began).total_seconds()
+
+
+def test_leadership_is_handed_over_in_three_seconds_on_term_and_in_twenty_on_kill(
+    server: LocalCluster, namespace: str, operator: OperatorProcess, start_another: Starter
 ) -> None:
-    namespace, kubeconfig = request.getfixturevalue("namespace"), request.getfixturevalue("kubeconfig")
-    second = OperatorProcess(server, kubeconfig, tmp_path, "second", reports)
-    third = None
-    try:
-        server.wait_until("the second waits", lambda: second.url, explain=second.text)
-        assert not second.is_leading
-        started = time.monotonic()
-        assert operator.stop() == 0, operator.text()
-        second.wait_to_lead(30)
-        assert time.monotonic() - started < 10
-        third = OperatorProcess(server, kubeconfig, tmp_path, "third", reports)
-        server.wait_until("the third waits", lambda: third.url if third else None, explain=third.text)
-        started = time.monotonic()
-        second.stop(signal.SIGKILL)
-        third.wait_to_lead(30)
-        assert time.monotonic() - started < 25
-        server.kubectl.in_namespace(namespace).apply(store("late"))
-        wait_for(server, namespace, ("memorystore", "late"), ("Ready", "True Available"))
-    finally:
-        second.stop(signal.SIGKILL)
-        if third is not None:
-            third.stop()
+    """3 s and 20 s (15 of which are the Lease's) on a machine whose cores are free.
+
+    Where more processes want to run than there are cores, the work in it may take as many times longer.
+    """
+    heir, slack = start_another(), max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    took = hand_over(operator, heir, signal.SIGTERM)
+    assert took < 3 * slack, f"slack {slack:.1f}"
+    leader, heir = heir, start_another()
+    took = hand_over(leader, heir, signal.SIGKILL)
+    assert took < 15 + 5 * slack, f"slack {slack:.1f}"
+    leader = heir
+    server.kubectl.in_namespace(namespace).apply(store("late"))
+    wait_for(server, namespace, ("memorystore", "late"), ("Ready", "True Available"))
+    assert leader.stop() == 0, leader.text()
+
+
+def test_what_a_store_owns_goes_with_it_while_no_operator_runs(
+    server: LocalCluster, namespace: str, start_another: Starter
+) -> None:
+    process = start_another()
+    process.wait_to_lead()
+    bring_up(server, namespace, "orphan")
+    assert process.stop() == 0, process.text()
+    kubectl = server.kubectl.in_namespace(namespace)
+    kubectl("delete", "memorystore", "orphan", "agentmemory", "orphan-bot", "--timeout=10s")
+    for kind in ("deployment", "service", "configmap", "serviceaccount", "role", "rolebinding", "networkpolicy"):
+        server.wait_until(
+            f"every {kind} of the store is gone",
+            lambda kind=kind: not kubectl.list(kind, selector="memplane.dev/store=orphan"),
+            seconds=60,
+        )

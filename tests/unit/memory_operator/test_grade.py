@@ -1,0 +1,77 @@
+"""The operator's page of grades: every test that it names exists, and what it says of the schemas is so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Json = dict[str, Any]
+_ROW = re.compile(r"^\| (\d+) \| (.+?) \| ([012]) \| (.+) \|$", re.MULTILINE)
+_TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+
+
+@pytest.fixture(scope="module")
+def rows(repository: Path) -> list[tuple[int, str, int, str]]:
+    text = (repository / "docs" / "reference" / "operator-grade.md").read_text(encoding="utf-8")
+    return [(int(number), what, int(grade), proof) for number, what, grade, proof in _ROW.findall(text)]
+
+
+@pytest.fixture(scope="module")
+def schemas(repository: Path) -> dict[str, Json]:
+    found = {}
+    for file in sorted((repository / "crds").glob("*.yaml")):
+        crd = yaml.safe_load(file.read_text(encoding="utf-8"))
+        found[crd["spec"]["names"]["kind"]] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def nodes(schema: Json) -> Iterator[Json]:
+    yield schema
+    for inner in (schema.get("properties") or {}).values():
+        yield from nodes(inner)
+    for name in ("items", "additionalProperties"):
+        if isinstance(schema.get(name), dict):
+            yield from nodes(schema[name])
+
+
+def test_all_fifty_two_rows_are_graded(rows: list[tuple[int, str, int, str]]) -> None:
+    assert [number for number, *_ in rows] == list(range(1, 53))
+
+
+def test_every_test_that_the_page_names_exists(repository: Path, rows: list[tuple[int, str, int, str]]) -> None:
+    files = [file for folder in ("tests", "e2e") for file in (repository / folder).rglob("test_*.py")]
+    missing = [
+        f"{number}: {name}::{test}"
+        for number, _, _, proof in rows
+        for name, test in _TEST.findall(proof)
+        if not any(file.name == name and f"def {test}(" in file.read_text(encoding="utf-8") for file in files)
+    ]
+    assert missing == []
+
+
+def test_nothing_is_claimed_without_a_test(rows: list[tuple[int, str, int, str]]) -> None:
+    assert [number for number, _, grade, proof in rows if grade and not _TEST.search(proof)] == []
+
+
+def test_what_is_not_met_says_what_is_missing(rows: list[tuple[int, str, int, str]]) -> None:
+    assert [number for number, _, grade, proof in rows if grade < 2 and not _TEST.sub("", proof).strip(" ,.")] == []
+
+
+def test_no_status_has_a_phase(schemas: dict[str, Json]) -> None:
+    assert [kind for kind, schema in schemas.items() if "phase" in schema["properties"]["status"]["properties"]] == []
+
+
+def test_conditions_are_merged_by_their_type(schemas: dict[str, Json]) -> None:
+    for schema in schemas.values():
+        conditions = schema["properties"]["status"]["properties"]["conditions"]
+        assert (conditions["x-kubernetes-list-type"], conditions["x-kubernetes-list-map-keys"]) == ("map", ["type"])
+
+
+def test_no_schema_preserves_unknown_fields(schemas: dict[str, Json]) -> None:
+    for schema in schemas.values():
+        assert not any(node.get("x-kubernetes-preserve-unknown-fields") for node in nodes(schema))
