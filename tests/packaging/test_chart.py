@@ -302,6 +302,21 @@ def test_no_rule_is_for_a_kind_that_the_operator_does_not_touch(template: Templa
     assert given - touched == set()
 
 
+def _permissions(objects: list[Manifest]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for _, rule in rules(objects)
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_the_permissions_with_which_the_operator_is_tested_are_the_charts(template: Template, repository: Path) -> None:
+    tested = (repository / "tests" / "integration" / "operator" / "role.yaml").read_text()
+    assert _permissions(template()) == _permissions([item for item in yaml.safe_load_all(tested) if item])
+
+
 def test_an_operator_of_some_namespaces_has_a_role_in_each_and_no_cluster_role(template: Template) -> None:
     objects = template("watchNamespaces={a,b}", "rbac.tokenReview=false", "rbac.aggregate=false", "crds.enabled=false")
     assert [item["kind"] for item in objects if item["kind"] in CLUSTER_KINDS] == []
