@@ -7,6 +7,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,23 @@ _LOOPBACK = ("127.", "::1", "localhost", "198.18.")
 
 class NetworkUsed(AssertionError):
     """A test, or something that it started in this process, looked for an address outside of this machine."""
+
+
+_TOGETHER = "tests/integration/operator/"
+"""Tests that share one control plane: one worker runs them all. The scheduler looks at ids, for the suffix by which
+xdist marks its groups is lost in the structured ids of pytest 9.2."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Return a scheduler that deals out single tests, but for those that belong together."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _TOGETHER if nodeid.startswith(_TOGETHER) else nodeid
+
+    return Scheduler(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,4 +1,7 @@
-"""A real API server for the operator's tests: CRDs installed, a namespace of its own for each module."""
+"""A real API server for the operator's tests: CRDs installed, a namespace of its own for each module.
+
+With several workers one of them runs all tests of this folder (tests/conftest.py), so that one cluster serves them.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,6 @@ from memory_operator.cluster.client import KubernetesCluster, api_client
 from memory_operator.pacing import TokenBucket
 
 __all__ = ["control_plane"]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep these tests in one worker when there are several: they share one control plane and one operator."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("control-plane"))
 
 
 @pytest.fixture(scope="session")

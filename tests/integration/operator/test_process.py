@@ -275,8 +275,9 @@ def test_leadership_is_handed_over_in_three_seconds_on_term_and_in_twenty_on_kil
 
 
 def test_what_a_store_owns_goes_with_it_while_no_operator_runs(
-    server: LocalCluster, namespace: str, start_another: Starter
+    server: LocalCluster, namespace: str, operator: OperatorProcess, start_another: Starter
 ) -> None:
+    operator.stop()
     process = start_another()
     process.wait_to_lead()
     bring_up(server, namespace, "orphan")
