@@ -70,18 +70,23 @@ def schema_name(store: MemoryStore) -> str:
 
 
 def _storage(store: MemoryStore) -> StorageConfig:
+    """Return where memory lives.
+
+    The service refuses data of a store with another UID. Only a schema that is named after the UID must be this
+    store's own: a claim that was kept, or a schema that the spec names, is adopted from a store that was before.
+    """
     kind = store.spec.storage.type
     if store.is_local:
-        return StorageConfig(
-            type=kind, data_dir=DATA_DIRECTORY, lock_wait_seconds=LOCK_WAIT_SECONDS, store_uid=store.id.uid
-        )
+        return StorageConfig(type=kind, data_dir=DATA_DIRECTORY, lock_wait_seconds=LOCK_WAIT_SECONDS)
+    external = store.spec.storage.external
+    is_adopted = external is not None and external.schema_name is not None
     return StorageConfig.model_validate(
         {
             "type": kind,
             "dsnFile": f"{DSN_DIRECTORY}/{DSN_FILE}",
             "lockWaitSeconds": LOCK_WAIT_SECONDS,
             "schema": schema_name(store),
-            "storeUid": store.id.uid,
+            "storeUid": "" if is_adopted else store.id.uid,
         }
     )
 

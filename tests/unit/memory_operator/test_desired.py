@@ -17,7 +17,7 @@ from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
 from memory_operator.crd.quantity import canonical, is_larger
 from memory_operator.desired import agent as agents
-from memory_operator.desired import bindings
+from memory_operator.desired import bindings, config
 from memory_operator.desired.metadata import Manifest, canonical_json
 from memory_operator.desired.ownership import desired_digest
 from memory_operator.desired.plan import Observed, plan
@@ -275,3 +275,13 @@ def test_quantities_are_written_as_the_server_writes_them(given_: str | int, exp
 def test_quantities_compare_across_units() -> None:
     assert is_larger("6000Mi", "5Gi")
     assert not is_larger("5Gi", "5120Mi")
+
+
+def test_only_a_schema_named_after_the_uid_must_be_the_stores_own() -> None:
+    """A kept claim and a schema that the spec names are adopted, though another store's UID is written in them."""
+    secret = {"connectionSecretRef": {"name": "db"}}
+    own = store(storage={"type": "external", "external": secret})
+    adopted = store(storage={"type": "external", "external": {**secret, "schema": "kept"}})
+    local = store()
+    uids = [config.service_config(item, {}, SETTINGS).storage.store_uid for item in (own, adopted, local)]
+    assert uids == [own.id.uid, "", ""]
