@@ -166,16 +166,17 @@ class FakeCluster:
         ]
         return Listing(tuple(found), self._version)
 
-    async def list_unmanaged(self, kind: Kind, namespace: str) -> dict[str, Json] | None:
+    async def list_unmanaged(self, kind: Kind, namespace: str) -> Listing | None:
         """Return the metadata of the objects without our label."""
         self.before_read()
-        return {
-            key.name: {"metadata": self._shown(live)["metadata"]}
+        found = [
+            {"metadata": self._shown(live)["metadata"]}
             for (name, key), live in self.objects.items()
             if name == kind.name
             and key.namespace == namespace
             and (live["metadata"].get("labels") or {}).get(names.MANAGED_BY_LABEL) != names.MANAGED_BY
-        }
+        ]
+        return Listing(tuple(found), self._version)
 
     async def apply(self, kind: Kind, manifest: Json) -> Json:
         """Server-side apply by the operator's manager, forced."""

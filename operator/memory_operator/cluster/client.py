@@ -61,8 +61,8 @@ class Cluster(Protocol):
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
         """Return the objects of a namespace, or of all of them (None), that have these labels."""
 
-    async def list_unmanaged(self, kind: Kind, namespace: str) -> dict[str, JsonObject] | None:
-        """Return the objects of a namespace without our label by name, metadata only; None when they are too many."""
+    async def list_unmanaged(self, kind: Kind, namespace: str) -> Listing | None:
+        """Return the objects of a namespace without our label, metadata only; None when they are too many."""
 
     async def apply(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Make an object as this manifest says by server-side apply and return it.
@@ -197,7 +197,7 @@ class KubernetesCluster:
             if not token:
                 return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
 
-    async def list_unmanaged(self, kind: Kind, namespace: str) -> dict[str, JsonObject] | None:
+    async def list_unmanaged(self, kind: Kind, namespace: str) -> Listing | None:
         """Return the metadata of the objects without our label, unless they do not fit into one page."""
         page = await self._request(
             "get",
@@ -208,7 +208,7 @@ class KubernetesCluster:
         )
         if page["metadata"].get("continue"):
             return None
-        return {item["metadata"]["name"]: item for item in page.get("items") or ()}
+        return Listing(tuple(page.get("items") or ()), int(page["metadata"]["resourceVersion"]))
 
     async def _apply(self, path: str, manifest: JsonObject, manager: str) -> JsonObject:
         return await self._request(

@@ -83,7 +83,9 @@ async def sync_children(
         try:
             if key not in children:
                 now = context.now().timestamp()
-                live = await context.strangers.find(context.cluster, kind, owner.namespace, key[1], now)
+                live = await context.strangers.find(
+                    context.cluster, kind, owner.namespace, key[1], at_least=int(owner.version or 0), now=now
+                )
                 if live is not None and not _is_ours(owner, live):
                     problems.append(_name_conflict(key))
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -84,9 +85,7 @@ async def test_what_is_not_a_report_is_said_without_an_address(status: int, text
 
 async def test_a_pod_that_does_not_answer_is_given_up() -> None:
     async def answer(request: web.Request) -> web.Response:
-        import asyncio
-
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
         return web.Response()
 
     with pytest.raises(HealthUnavailable, match="in time"):
