@@ -283,7 +283,7 @@ def test_what_a_store_owns_goes_with_it_while_no_operator_runs(
     bring_up(server, namespace, "orphan")
     assert process.stop() == 0, process.text()
     kubectl = server.kubectl.in_namespace(namespace)
-    kubectl("delete", "memorystore", "orphan", "agentmemory", "orphan-bot", "--timeout=10s")
+    kubectl("delete", "memorystore/orphan", "agentmemory/orphan-bot", "--timeout=10s")
     for kind in ("deployment", "service", "configmap", "serviceaccount", "role", "rolebinding", "networkpolicy"):
         server.wait_until(
             f"every {kind} of the store is gone",

@@ -41,7 +41,7 @@ STORE = ObjectKey("a", "notes")
 async def listening(handler: Handler) -> AsyncIterator[str]:
     application = web.Application()
     application.router.add_route("*", "/{rest:.*}", handler)
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
