@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp
 
 from memory_service.api.app import create_app
 from memory_service.bootstrap import Runtime
@@ -138,6 +139,7 @@ class Service:
     clock: MovableClock
     models: ModelServer
     runtime: Runtime = field(init=False)
+    app: ASGIApp = field(init=False)
     http: httpx.AsyncClient = field(init=False)
     worker: Worker = field(init=False)
 
@@ -149,7 +151,8 @@ class Service:
             if waits_open:
                 await runtime.wait_open()
                 self.worker = Worker(runtime.services(), name="test")
-            transport = httpx.ASGITransport(create_app(runtime))
+            self.app = create_app(runtime)
+            transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as self.http:
                 yield self
 
