@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import psycopg
 import pytest
 
-from examples.model_server import vector_of
 from memory_service.contract.config import EngineName, MediumTermConfig
 from tests.fakes.model_server import CHAT, EMBEDDINGS, Gate
 from tests.integration.service.conftest import Start
@@ -23,6 +21,14 @@ MARK = "zyxwalnut"
 
 def _facts(count: int) -> list[dict[str, str]]:
     return [{"text": f"{MARK} number {number} of {number * 7919}", "key": f"k{number}"} for number in range(count)]
+
+
+def _wordy_facts(count: int) -> list[dict[str, str]]:
+    """Return facts of so many words that their vectors are like no others."""
+    return [
+        {"text": " ".join([MARK, *(f"word{number * 300 + word}" for word in range(300))]), "key": f"w{number}"}
+        for number in range(count)
+    ]
 
 
 async def _fill(service: Service, user: str | None) -> None:
@@ -215,12 +221,14 @@ async def test_once_purged_no_byte_of_text_terms_or_vectors_is_left(start: Start
     await agent.post("/v1/sessions/s1/end")
     await agent.post("/v1/sessions/s1/compact")
     await service.work()
-    facts = _facts(60)
+    await agent.post("/v1/facts/batch", {"facts": _facts(60)})
+    facts = _wordy_facts(3)
     await agent.post("/v1/facts/batch", {"facts": facts})
     assert len(await agent.texts()) >= 70
     detail = await agent.get("/v1/sessions/s1")
     assert MARK in detail["digests"][0]["summary"]
-    vectors = [_vector_bytes(fact["text"]) for fact in facts[:3]]
+    made = await service.services.embedder.embed([fact["text"] for fact in facts])
+    vectors = [np.asarray(vector, dtype="<f4").tobytes()[80:112] for vector in made]
     before = await _bytes_of(service)
     assert any(MARK.encode() in content for content in before.values())
     assert all(any(vector in content for content in before.values()) for vector in vectors)
@@ -234,13 +242,6 @@ async def test_once_purged_no_byte_of_text_terms_or_vectors_is_left(start: Start
         assert [name for name, content in left.items() if text in content] == []
     assert await other.texts() == ["Ben keeps a fact here"]
     assert item_texts(await other.recall("Ben fact")) == ["Ben keeps a fact here"]
-
-
-def _vector_bytes(text: str) -> bytes:
-    """Return twelve numbers out of the middle of a text's vector, as four-byte floats lie in files."""
-    values = np.asarray(vector_of(text), dtype=np.float32)
-    values = values / np.linalg.norm(values)
-    return struct.pack("<12f", *values[20:32])
 
 
 async def _bytes_of(service: Service) -> dict[str, bytes]:
