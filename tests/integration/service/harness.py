@@ -44,6 +44,7 @@ AGENTS: Mapping[str, Mapping[str, Any]] = {
     "other": {"scope": "private", "readScopes": ALL_SCOPES},
     "personal": {"scope": "user", "readScopes": ["user", "session"]},
     "sharer": {"scope": "shared", "readScopes": ["shared", "private"]},
+    "also-sharer": {"scope": "shared", "readScopes": ["shared", "private"]},
     "passing": {"scope": "session", "readScopes": ["session"]},
     "open": {"scope": "private", "readScopes": ["private"], "shareAcrossUsers": True},
 }
