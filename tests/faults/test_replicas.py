@@ -31,7 +31,7 @@ def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_onc
     agent = Agent(services[0])
     for session in range(SESSIONS):
         agent.call("POST", f"/v1/sessions/session-{session}/end", {})
-    wait_for("the queue to drain", agent.settled, 240)
+    agent.wait_settled()
     facts = agent.facts()
     for session in range(SESSIONS):
         turns = agent.turns(f"session-{session}")
