@@ -67,7 +67,12 @@ async def recall(services: Services, caller: Caller, request: RecallRequest) -> 
     plan = scopes.read_plan(caller, request.scopes, request.session_id, request.workspace, request.mode)
     if request.mode is RecallMode.DISABLE:
         return RecallResponse(outcome=Outcome.DISABLED)
-    degraded = [Degraded(part=f"scope:{skipped.scope.value}", reason=skipped.reason.value) for skipped in plan.skipped]
+    degraded = [
+        Degraded(part=f"scope:{skipped.scope.value}", reason=skipped.reason.value)
+        for skipped in plan.skipped
+        # A call that names no session asks for none; a user whom the binding expects and nobody named is missing.
+        if skipped.reason is scopes.SkipReason.PRINCIPAL_MISSING and caller.is_bound
+    ]
     wants_long_term = Tier.LONG_TERM in request.include and services.config.long_term.enabled
     vector = None
     if wants_long_term and request.query.strip():
