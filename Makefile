@@ -58,6 +58,10 @@ test: lint ## Every test that needs no real pods
 	@echo "==> all tests"
 	@$(PYTEST) -n auto tests
 
+soak: $(VENV)/.dev ## A million random steps of fifty identities, both backends at once (hours; STEPS and SEED change it)
+	@echo "==> random walk"
+	@STEPS=$${STEPS:-1000000} $(PYTEST) -n 2 tests/faults/test_random_walk.py
+
 docs: $(VENV)/.dev ## Write the generated parts of the reference pages anew
 	@$(RUN)/python docs/generate.py
 
