@@ -71,7 +71,8 @@ def test_the_licence_is_apache_2(repository: Path) -> None:
 
 
 def test_no_file_names_a_machine_or_a_package_index(repository: Path) -> None:
-    words = ["/" + "root/", "/" + "home/", "/" + "work/", "pypi" + ".org", "proxy.golang" + ".org", "registry.npmjs" + ".org"]
+    folders = ["/" + name + "/" for name in ("root", "home", "work")]
+    words = [*folders, "pypi" + ".org", "proxy.golang" + ".org", "registry.npmjs" + ".org"]
     found = []
     for path in _tracked(repository):
         if path.suffix in {".png", ".svg", ".ico"} or path.name in {"LICENSE", "go.sum"}:

@@ -32,13 +32,22 @@ class Process:
     _new: queue.Queue[str | None] = field(default_factory=queue.Queue)
 
     def __post_init__(self) -> None:
-        threading.Thread(target=self._follow, daemon=True).start()
+        self._follower = threading.Thread(target=self._follow, daemon=True)
+        self._follower.start()
 
     def _follow(self) -> None:
         assert self.popen.stderr is not None
-        for line in self.popen.stderr:
-            self._new.put(line.rstrip("\n"))
+        with self.popen.stderr as said:
+            for line in said:
+                self._new.put(line.rstrip("\n"))
         self._new.put(None)
+
+    def clean_up(self) -> None:
+        """Kill it if it still runs, and read what it said to the end."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait(LIMIT_SECONDS)
+        self._follower.join(LIMIT_SECONDS)
 
     def url(self) -> str:
         """Wait until it listens and return where."""
@@ -79,9 +88,8 @@ def memplane(
         text=True,
         env={**clean, **(environment or {})},
     )
+    process = Process(popen)
     try:
-        yield Process(popen)
+        yield process
     finally:
-        if popen.poll() is None:
-            popen.kill()
-        popen.wait(LIMIT_SECONDS)
+        process.clean_up()
