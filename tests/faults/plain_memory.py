@@ -199,7 +199,7 @@ class PlainMemory:
             if erasure.kind != "pair":
                 fact.sources = {place for place in fact.sources if not erasure.names(place)} or fact.sources
                 fact.lines = [(text, place) for text, place in fact.lines if not erasure.names(place)]
-        self.ghosts = [*self.ghosts, *(row.text for row in (*gone, *doomed))][-200:]
+        self.ghosts = [*self.ghosts, *(turn.text for turn in gone), *(fact.text for fact in doomed)][-200:]
         self.turns = [turn for turn in self.turns if not erasure.names(turn.place)]
         self.facts = [fact for fact in self.facts if all(fact is not other for other in doomed)]
         return {
@@ -216,6 +216,10 @@ class PlainMemory:
         """Return whether a fact goes: it is the subject's, or comes from the subject alone."""
         from_it_alone = erasure.kind != "pair" and all(erasure.names(place) for place in fact.sources)
         return erasure.names(fact.owner) or from_it_alone
+
+    def texts(self) -> list[str]:
+        """Return every text."""
+        return [*(fact.text for fact in self.facts), *(turn.text for turn in self.turns)]
 
     def delete(self, fact: Fact) -> None:
         """Delete one fact."""

@@ -386,11 +386,11 @@ class Walk:
         place = Place(who.agent, who.user, session, workspace)
         window = memory.window(place, WINDOW_TOKENS) if session else []
         shown = {turn.text for turn in window}
-        expected = {row.text for row in (*facts, *turns)} - shown
+        expected = {fact.text for fact in facts} | {turn.text for turn in turns}
+        expected -= shown
         sought = sorted(expected) if len(expected) <= 30 else draw.sample(sorted(expected), 12)
-        foreign = [row.text for row in (*memory.facts, *memory.turns)]
         others = self._stores[0 if store is self._stores[1] else 1].memory
-        foreign += [row.text for row in (*others.facts, *others.turns)] + memory.ghosts
+        foreign = [*memory.texts(), *others.texts(), *memory.ghosts]
         words = [text.rpartition(" ")[2] for text in (*sought, *draw.sample(foreign, min(4, len(foreign))))]
         body: Json = {"query": " ".join(words) or "nothing", "top_k": TOP_K, "score_floor": 0}
         body |= _named(session_id=session, workspace=workspace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
@@ -98,8 +99,8 @@ def test_a_noisy_session_does_not_starve_the_rest(world: World) -> None:
     assert turn_of_quiet <= 3, "the quiet session waited for more than the noisy one's next job"
 
 
-def _gated(world: World, **changes: dict[str, object]) -> Service:
-    service = world.service(**changes)
+def _gated(world: World, **changes: dict[str, Any]) -> Service:
+    service = world.service("service", **changes)
     service.start()
     return service
 
