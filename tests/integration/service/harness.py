@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp
 
+from examples.model_server import DIMENSION
 from memory_service.api.app import create_app
 from memory_service.bootstrap import Runtime
 from memory_service.contract.config import (
@@ -30,7 +31,7 @@ from memory_service.operations.background.upkeep import sweep
 from memory_service.operations.services import Services
 from memory_service.storage.folder import FolderLock
 from memory_service.worker.loop import Worker
-from tests.fakes.model_server import DIMENSION, ModelServer
+from tests.fakes.model_server import ModelServer
 from tests.fakes.postgres import fresh_database, template
 from tests.fakes.stores import MovableClock
 

@@ -15,6 +15,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
+from schemathesis.core.result import Ok
 from schemathesis.generation.case import Case
 
 from memory_service.api.app import create_api
@@ -28,11 +29,12 @@ WRITE = {"session_id": "s1", "turns": [{"role": "user", "content": "hello"}]}
 
 
 @functools.cache
-def _cases() -> list[Case]:
+def _cases() -> list[Case[Any]]:
     """Return seeded requests to every route of the document, right ones and wrong ones."""
     document = schemathesis.openapi.from_dict(create_api(None).openapi())
-    cases: list[Case] = []
+    cases: list[Case[Any]] = []
     for found in document.get_all_operations():
+        assert isinstance(found, Ok)
         operation = found.ok()
         for mode in schemathesis.GenerationMode:
 
@@ -45,7 +47,7 @@ def _cases() -> list[Case]:
                 suppress_health_check=list(HealthCheck),
             )
             @given(case=operation.as_strategy(generation_mode=mode))
-            def draw(case: Case) -> None:
+            def draw(case: Case[Any]) -> None:
                 cases.append(case)
 
             with contextlib.suppress(Unsatisfiable):  # Nothing can be wrong with a request that has no parts.

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.fakes.model_server import DIMENSION, ModelServer
+from examples.model_server import DIMENSION
+from tests.fakes.model_server import ModelServer
 from tests.fakes.postgres import fresh_database
 from tests.integration.service.processes import LIMIT_SECONDS, memplane
 
@@ -105,11 +106,11 @@ served = subprocess.Popen(
     [sys.executable, "-B", "-m", "memory_service.cli", "serve", "--data-dir", data + "/store", "--port", "0"],
     stderr=subprocess.PIPE, text=True,
 )
-line = served.stderr.readline().strip()
-while line.startswith('{"time": '):
-    line = served.stderr.readline().strip()
-assert line.startswith("listening on "), line + served.stderr.read()
-url = line.removeprefix("listening on ")
+said = []
+while not said or said[-1] and not said[-1].startswith("listening on "):
+    said.append(served.stderr.readline().strip())
+assert said[-1], said
+url = said.pop().removeprefix("listening on ")
 
 def ask(path, body):
     request = urllib.request.Request(url + path, json.dumps(body).encode(), {"content-type": "application/json"})
@@ -121,7 +122,7 @@ ask("/v1/facts", {"text": "Anna lives in Oslo"})
 found = ask("/v1/recall", {"query": "in which city is her home"})
 served.send_signal(signal.SIGTERM)
 code = served.wait(60)
-rest = [line for line in served.stderr.read().splitlines() if not line.startswith('{"time": ')]
+rest = [line for line in said + served.stderr.read().splitlines() if not line.startswith('{"time": ')]
 files = [os.path.relpath(os.path.join(folder, name), data) for folder, _, names in os.walk(data) for name in names]
 print(json.dumps({"texts": [item["text"] for item in found["long_term"]["items"]], "code": code, "rest": rest,
                   "files": files, "degraded": [part["part"] for part in found["degraded"]]}))
@@ -156,6 +157,17 @@ def test_it_serves_with_no_network_and_a_read_only_disk_and_writes_to_its_folder
 
 
 @pytest.mark.parametrize("arguments", [("work",), ("work", "--data-dir", "x")])
+def test_no_library_writes_into_the_home_of_who_runs_it_or_looks_for_its_maker(tmp_path: Path) -> None:
+    home, data = tmp_path / "home", tmp_path / "data"
+    home.mkdir()
+    environment = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "MEM0_DIR": str(home / "mem0")}
+    with memplane("serve", "--data-dir", str(data), "--port", "0", environment=environment) as process:
+        url = process.url()
+        httpx.post(f"{url}/v1/facts", json={"text": "Anna lives in Oslo"}, timeout=60)
+        assert process.end() == (0, [f"listening on {url}"])
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
 def test_working_without_serving_needs_postgres(arguments: tuple[str, ...], tmp_path: Path) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path)}
     with memplane(*arguments, environment=environment) as process:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig
 from tests.fakes.model_server import CHAT, Gate, Status, Text
 from tests.integration.service.conftest import Start
-from tests.integration.service.harness import Service, item_texts, turn, window_texts
+from tests.integration.service.harness import Json, Service, item_texts, turn, window_texts
 
 SPECIAL = (
     "<|endoftext|>",
@@ -221,7 +221,7 @@ def _result(number: int) -> dict[str, object]:
 
 async def test_every_kind_of_part_comes_back_as_it_was_sent(service: Service) -> None:
     agent = service.agent()
-    parts = [
+    parts: list[Json] = [
         {"type": "text", "text": "Look: \u202e <b>🦙</b> \r\n"},
         {"type": "tool_call", "id": "c1", "name": "f", "arguments": {"a": [1, 2.5, None, {"b": "ü"}], "": True}},
         {"type": "tool_call", "id": "c2", "name": "g", "arguments": '{"unfinished": '},
