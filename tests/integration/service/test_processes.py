@@ -156,11 +156,15 @@ def test_it_serves_with_no_network_and_a_read_only_disk_and_writes_to_its_folder
     assert not [name for name in seen["files"] if "telemetry" in name.lower() or "mem0" in name.lower()]
 
 
-@pytest.mark.parametrize("arguments", [("work",), ("work", "--data-dir", "x")])
 def test_no_library_writes_into_the_home_of_who_runs_it_or_looks_for_its_maker(tmp_path: Path) -> None:
     home, data = tmp_path / "home", tmp_path / "data"
     home.mkdir()
-    environment = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "MEM0_DIR": str(home / "mem0")}
+    environment = {
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "MEM0_DIR": str(home / "mem0"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     with memplane("serve", "--data-dir", str(data), "--port", "0", environment=environment) as process:
         url = process.url()
         httpx.post(f"{url}/v1/facts", json={"text": "Anna lives in Oslo"}, timeout=60)
@@ -168,6 +172,7 @@ def test_no_library_writes_into_the_home_of_who_runs_it_or_looks_for_its_maker(t
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize("arguments", [("work",), ("work", "--data-dir", "x")])
 def test_working_without_serving_needs_postgres(arguments: tuple[str, ...], tmp_path: Path) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path)}
     with memplane(*arguments, environment=environment) as process:
