@@ -637,7 +637,7 @@ async def walked(seed: int, numbers: Sequence[int], opener: Opener) -> tuple[Wal
         return walk, None
 
 
-async def shrunk(seed: int, numbers: Sequence[int], opener: Opener, *, attempts: int = 60) -> tuple[list[str], str]:
+async def shrunk(seed: int, numbers: Sequence[int], opener: Opener, *, attempts: int = 150) -> tuple[list[str], str]:
     """Return the shortest walk found that still goes wrong, in words, and how it goes wrong."""
     best, words, message = list(numbers), ["(the whole walk)"], ""
     part = max(1, len(best) // 2)
