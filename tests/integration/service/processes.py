@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 LIMIT_SECONDS = 120.0
 """How long a process may take to start or to end on a busy machine."""
@@ -20,6 +21,7 @@ LIMIT_SECONDS = 120.0
 LOG_ENTRY = '{"time": '
 """What an entry of the log begins with; the log goes to standard error too."""
 
+_REPOSITORY = Path(__file__).resolve().parents[3]
 _LISTENING = re.compile(r"^listening on (http://\S+)$")
 
 
@@ -76,17 +78,18 @@ class Process:
 
 @contextmanager
 def memplane(
-    *arguments: str, environment: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+    *arguments: str, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Iterator[Process]:
     """Run `memplane` with these arguments; it is killed in the end if it still runs."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MEMPLANE_")}
     popen = subprocess.Popen(
-        [*prefix, sys.executable, "-m", "memory_service.cli", *arguments],
+        [sys.executable, "-m", "memory_service.cli", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env={**clean, **(environment or {})},
+        cwd=folder,
+        env={**clean, "PYTHONPATH": str(_REPOSITORY), **(environment or {})},
     )
     process = Process(popen)
     try:
