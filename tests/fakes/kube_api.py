@@ -135,11 +135,6 @@ class FakeKubeApi:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_START_SECONDS)
 
-    @property
-    def open_watches(self) -> int:
-        """How many watches are being served."""
-        return len(self._watches)
-
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
