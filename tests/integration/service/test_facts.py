@@ -166,6 +166,14 @@ async def test_what_an_agent_shares_all_agents_read_and_it_alone_changes(service
     assert changed.status_code == 200
 
 
+async def test_a_shared_fact_tells_nobody_which_conversation_it_comes_from(service: Service) -> None:
+    await service.agent("sharer").remember("The office opens at nine", session_id="a-private-talk")
+    recalled = await service.agent("also-sharer").recall("when does the office open?", scopes=["shared"])
+    (item,) = recalled["long_term"]["items"]
+    assert item["text"] == "The office opens at nine"
+    assert (item["session_id"], item["seqs"]) == (None, [])
+
+
 async def test_a_shared_fact_that_two_agents_said_is_neither_ones_to_change(service: Service) -> None:
     first, second = service.agent("sharer"), service.agent("also-sharer")
     fact = await first.remember("The office is in Bergen")
