@@ -65,6 +65,10 @@ e2e: $(VENV)/.dev ## Every journey in a cluster with real pods, which it starts 
 manifests: $(VENV)/.dev ## Render manifests/ from the chart, and the chart's CRDs from crds/
 	@$(RUN)/python manifests/render.py
 
+soak: $(VENV)/.dev ## A million random steps of fifty identities, both backends at once (hours; STEPS and SEED change it)
+	@echo "==> random walk"
+	@STEPS=$${STEPS:-1000000} $(PYTEST) -n 2 tests/faults/test_random_walk.py
+
 docs: $(VENV)/.dev ## Write the generated parts of the reference pages anew
 	@$(RUN)/python docs/generate.py
 

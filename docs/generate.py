@@ -381,6 +381,7 @@ def _signature(name: str, method: Callable[..., Any]) -> str:
         parameters.append(f"**{one.name}" if one.kind is one.VAR_KEYWORD else _parameter(one))
     kind = "async def" if inspect.iscoroutinefunction(method) else "def"
     answer = str(found.return_annotation)
+    parameters = [one.replace("'", '"') for one in parameters]
     line = f"{kind} {name}({', '.join(parameters)}) -> {answer}: ..."
     if len(line) <= 110:
         return line

@@ -29,9 +29,7 @@ class Agent:
         """Answer a message: recall, think, and keep both turns."""
         prelude = await self._memory.before_run(message)
         text = self._think(message, prelude)
-        await self._memory.after_run(
-            [{"role": "user", "content": message}, {"role": "assistant", "content": text}]
-        )
+        await self._memory.after_run([{"role": "user", "content": message}, {"role": "assistant", "content": text}])
         return Reply(text, prelude)
 
     def _think(self, message: str, prelude: Prelude) -> str:

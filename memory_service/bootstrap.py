@@ -65,6 +65,7 @@ class Runtime:
         self._opening: asyncio.Task[None] | None = None
         self._wakers: list[Callable[[], None]] = []
         self._counted: tuple[datetime, Counters] | None = None
+        self._known: dict[Part, PartHealth] = {}
 
     async def __aenter__(self) -> Self:
         """Start telling callers apart and opening the storage.
@@ -127,7 +128,17 @@ class Runtime:
         return all(parts[part].ok for part in needed) and self.authenticator.state().ready, parts
 
     async def parts(self) -> Mapping[Part, PartHealth]:
-        """Return the health of every part."""
+        """Return the health of every part; `since` is when a part took its present reason."""
+        return {part: self._steady(part, health) for part, health in (await self._looked_at()).items()}
+
+    def _steady(self, part: Part, health: PartHealth) -> PartHealth:
+        known = self._known.get(part)
+        if known is not None and (known.ok, known.reason) == (health.ok, health.reason) and known.since < health.since:
+            health = health.model_copy(update={"since": known.since})
+        self._known[part] = health
+        return health
+
+    async def _looked_at(self) -> Mapping[Part, PartHealth]:
         now = self.clock.now()
         identity = self.authenticator.state()
         well = PartHealth(ok=True, reason=Reason.OK, since=now)
@@ -205,9 +216,9 @@ class Runtime:
             except StorageUnavailable as error:
                 self._wait_for(Reason(error.reason), error.detail)
             except Misconfigured as error:
-                self._wait_for(Reason(error.reason), error.detail)
                 if self.config.identity.auth is not AuthMode.CLUSTER:
                     raise
+                self._wait_for(Reason(error.reason), error.detail)
             if self._services is None:
                 await asyncio.sleep(OPEN_AGAIN_SECONDS)
         logger.info("storage open", extra={"storage": self.config.storage.type.value})
@@ -262,7 +273,7 @@ class Runtime:
 
     def _wait_for(self, reason: Reason, message: str) -> None:
         if self._waiting.reason is not reason:
-            logger.warning("storage not open", extra={"reason": reason.value})
+            logger.warning("storage not open", extra={"reason": reason.value, "detail": message})
             self._waiting = PartHealth(ok=False, reason=reason, message=message, since=self.clock.now())
 
     @staticmethod

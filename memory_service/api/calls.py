@@ -60,8 +60,13 @@ async def _call(request: Request, roles: Collection[CallerKind], idempotency_key
     return Call(runtime, caller, idempotency_key)
 
 
-async def agent_call(request: Request, idempotency_key: IdempotencyHeader = None) -> Call:
+async def agent_call(request: Request) -> Call:
     """Let an agent in, with its user if it names one."""
+    return await _call(request, AGENTS)
+
+
+async def writing_call(request: Request, idempotency_key: IdempotencyHeader = None) -> Call:
+    """Let an agent in that changes something: it may name an idempotency key."""
     return await _call(request, AGENTS, idempotency_key)
 
 
@@ -81,6 +86,7 @@ async def health_call(request: Request) -> Call:
 
 
 AgentCall = Annotated[Call, Depends(agent_call)]
+WritingCall = Annotated[Call, Depends(writing_call)]
 AgentOrAdminCall = Annotated[Call, Depends(agent_or_admin_call)]
 AdminCall = Annotated[Call, Depends(admin_call)]
 HealthCall = Annotated[Call, Depends(health_call)]

@@ -11,6 +11,7 @@ import re
 import time
 import uuid
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory_service.api.problems import problem
@@ -22,11 +23,15 @@ from memory_service.ports.process import Meter
 
 logger = logging.getLogger(__name__)
 
+_TOO_LARGE = f"one body may have {MAX_BODY_BYTES} bytes; send the turns in several requests"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
-class _BodyTooLarge(Exception):
-    """More bytes came than one body may have."""
+class _BodyTooLarge(HTTPException):
+    """More bytes came than one body may have. Of this class, since the framework takes any other for a broken body."""
+
+    def __init__(self) -> None:
+        super().__init__(413, _TOO_LARGE)
 
 
 class Gate:
@@ -59,11 +64,7 @@ class Gate:
                 self._meter.count("requests_refused", reason=reason.value)
                 await response(scope, receive, answer)
             else:
-                await self._app(scope, _bounded(receive), answer)
-        except _BodyTooLarge:
-            self._meter.count("requests_refused", reason=ProblemKind.TOO_LARGE.value)
-            if not answer.started:
-                await _too_large()(scope, receive, answer)
+                await self._app(scope, self._bounded(receive), answer)
         except Exception:  # the last handler
             logger.exception("request failed", extra={"path": _route(scope)})
             if not answer.started:
@@ -100,6 +101,20 @@ class Gate:
         refused = refusal(head, self._rules)
         return (refused.kind, problem(refused.kind, refused.detail)) if refused is not None else None
 
+    def _bounded(self, receive: Receive) -> Receive:
+        read = 0
+
+        async def receive_bounded() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > MAX_BODY_BYTES:
+                self._meter.count("requests_refused", reason=ProblemKind.TOO_LARGE.value)
+                raise _BodyTooLarge
+            return message
+
+        return receive_bounded
+
 
 class _Answer:
     """Sends an answer with its request id, and remembers how it began."""
@@ -118,24 +133,8 @@ class _Answer:
         await self._send(message)
 
 
-def _bounded(receive: Receive) -> Receive:
-    read = 0
-
-    async def receive_bounded() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > MAX_BODY_BYTES:
-            raise _BodyTooLarge
-        return message
-
-    return receive_bounded
-
-
 def _too_large() -> ASGIApp:
-    return problem(
-        ProblemKind.TOO_LARGE, f"one body may have {MAX_BODY_BYTES} bytes; send the turns in several requests"
-    )
+    return problem(ProblemKind.TOO_LARGE, _TOO_LARGE)
 
 
 def _route(scope: Scope) -> str:

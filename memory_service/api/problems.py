@@ -10,6 +10,7 @@ from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from memory_service.contract.expectations import expectation
 from memory_service.contract.problems import (
     PROBLEM_MEDIA_TYPE,
     PROBLEM_PREFIX,
@@ -147,7 +148,7 @@ def _field_error(entry: dict[str, Any]) -> FieldError:
     quotable = entry.get("type") in _QUOTABLE or isinstance(given, bool | int | float)
     return FieldError(
         field=name or "body",
-        expected=str(entry.get("msg", "")).removeprefix("Value error, "),
+        expected=expectation(entry),
         got=_quoted(given) if quotable else _described(given),
     )
 

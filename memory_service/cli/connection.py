@@ -123,4 +123,5 @@ def refuse(problem: Problem) -> NoReturn:
 def unavailable(detail: str) -> NoReturn:
     """Say that the service cannot be used and end with exit code 3."""
     output.note(f"unavailable: {detail}")
+    output.note("  start a store with `memplane serve`, or name one with --server or MEMPLANE_ENDPOINT")
     raise click.exceptions.Exit(Exit.UNAVAILABLE)

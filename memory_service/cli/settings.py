@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_snake
 
 from memory_service.contract.config import ServiceConfig
+from memory_service.contract.expectations import expectation
 
 Path = tuple[str, ...]
 
@@ -298,7 +299,7 @@ def _flaw(setting: Setting, source: str, got: str) -> Flaw:
 
 def _validation_flaws(error: ValidationError, sources: Mapping[Path, str], file_name: str) -> list[Flaw]:
     flaws: list[Flaw] = []
-    for item in error.errors(include_url=False, include_context=False):
+    for item in error.errors(include_url=False):
         path = tuple(str(part) for part in item["loc"])
         source = next((sources[path[:size]] for size in range(len(path), 0, -1) if path[:size] in sources), None)
         if source is None:
@@ -313,7 +314,7 @@ def _validation_flaws(error: ValidationError, sources: Mapping[Path, str], file_
             Flaw(
                 ".".join(path) or "the configuration",
                 source,
-                _expected(item["type"], item["msg"], setting),
+                _expected(item, setting),
                 "remove it, or look for its spelling in docs/reference" if item["type"] == "extra_forbidden" else step,
                 str(got) if is_plain and not (setting and setting.is_secret) else None,
             )
@@ -321,13 +322,12 @@ def _validation_flaws(error: ValidationError, sources: Mapping[Path, str], file_
     return flaws
 
 
-def _expected(kind: str, message: str, setting: Setting | None) -> str:
-    if kind == "extra_forbidden":
+def _expected(flaw: Mapping[str, Any], setting: Setting | None) -> str:
+    if flaw["type"] == "extra_forbidden":
         return "no such setting is known"
-    if setting is not None and kind != "value_error":
+    if setting is not None and flaw["type"] != "value_error":
         return setting.expected
-    message = message.removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
+    return expectation(flaw)
 
 
 def _nearness(source: str) -> int:

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from memory_service.client.errors import InvalidRequest, from_validation, invalid
+from memory_service.contract.expectations import expectation
 from memory_service.contract.problems import FieldError
 from memory_service.contract.scopes import FailureMode, Scope, Tools
 
@@ -109,7 +110,7 @@ def from_environment(env: Mapping[str, str]) -> ProjectedBinding:
         raise invalid(
             "a variable of the environment cannot be used",
             [
-                FieldError(field=variables.get(_snake(item["loc"]), str(item["loc"])), expected=item["msg"])
+                FieldError(field=variables.get(_snake(item["loc"]), str(item["loc"])), expected=expectation(item))
                 for item in error.errors(include_url=False, include_input=False)
             ],
         ) from error

@@ -67,7 +67,10 @@ class Transport:
                 f"{endpoint} did not answer {request.verb} within {seconds:g} s", reason=UnavailableReason.TIMEOUT
             ) from error
         except (httpx.LocalProtocolError, UnicodeEncodeError) as error:
-            raise invalid(f"{request.verb} was not sent: {error}") from error
+            raise invalid(
+                f"{request.verb} was not sent: its token, user, agent or keys hold a character that HTTP does not "
+                "allow in a header; a line break is the usual one"
+            ) from error
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise ServiceUnavailable(
                 f"the endpoint {endpoint!r} is no URL that can be called: http:// or https:// and a host are expected",

@@ -106,7 +106,7 @@ class RecallRequest(Wire):
         Tier.LONG_TERM,
     )
     top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] | None = Field(
-        default=None, description="The store's default if left out."
+        default=None, description="The store's default if left out; as many as fit where there is a token budget."
     )
     token_budget: Annotated[int, Field(ge=1, le=MAX_TOKEN_BUDGET)] | None = Field(
         default=None, description="Tokens of the long-term block; the binding's, else no bound but top_k."
@@ -271,7 +271,7 @@ class HistoryEntry(Wire):
     """One change of a fact."""
 
     at: Time
-    event: Literal["added", "corrected", "replaced", "superseded", "deleted", "accepted", "rejected"]
+    event: Literal["added", "corrected", "restated", "replaced", "superseded", "deleted", "accepted", "rejected"]
     text: str
     actor: str
 

@@ -83,6 +83,11 @@ class Caller:
         return self.write_scopes or tuple(dict.fromkeys((self.policy.scope, Scope.SESSION)))
 
     @property
+    def is_bound(self) -> bool:
+        """Whether a binding says what this caller reads; in the mode `none` nobody chose the scopes."""
+        return not self.write_scopes
+
+    @property
     def principal_hash(self) -> str:
         """The principal's stored form, or an empty string."""
         return self.principal.hash if self.principal else ""

@@ -137,22 +137,29 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
     for fact in active:
         if newcomer.updates == fact.id:
             return _newest(newcomer, fact)
-    mine = frozenset(terms(newcomer.text))
+    mine = terms(newcomer.text)
     near = [
-        (fact, frozenset(terms(fact.text)))
+        (fact, terms(fact.text))
         for fact in order
         if (fact.cosine or 0.0) >= NEAR_EQUAL and _is_negated(newcomer.text) == _is_negated(fact.text)
     ]
     for fact, theirs in near:
-        if newcomer.key is None and mine <= theirs and (fact.active or newcomer.said_at <= fact.said_at):
+        if newcomer.key is None and _is_within(mine, theirs) and (fact.active or newcomer.said_at <= fact.said_at):
             return Ignore(fact.id, "same" if mine == theirs else "less")
     for fact, theirs in near:
-        if fact.active and theirs and theirs < mine and newcomer.said_at >= fact.said_at and fact.key is None:
+        says_more = bool(theirs) and mine != theirs and _is_within(theirs, mine)
+        if fact.active and says_more and newcomer.said_at >= fact.said_at and fact.key is None:
             return Add() if fact.pinned and newcomer.by_extraction else Supersede(fact.id)
     for fact in active:
-        if (fact.cosine or 0.0) >= SAME_SUBJECT and _contradict(newcomer.text, mine, fact.text):
+        if (fact.cosine or 0.0) >= SAME_SUBJECT and _contradict(newcomer.text, frozenset(mine), fact.text):
             return _newest(newcomer, fact)
     return Add()
+
+
+def _is_within(some: Sequence[str], whole: Sequence[str]) -> bool:
+    """Return whether the words of one statement stand in the other in the same order: who did what to whom is kept."""
+    rest = iter(whole)
+    return all(word in rest for word in some)
 
 
 def normal_text(text: str) -> str:

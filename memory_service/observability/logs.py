@@ -50,10 +50,11 @@ def _frames(record: logging.LogRecord) -> list[str]:
 
 
 def set_up_logging(level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send this program's logs to stderr as JSON lines, and keep libraries at warnings."""
+    """Send this program's logs to stderr as JSON lines, and keep libraries at warnings, Python's own included."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("memory_service").setLevel(level)
+    logging.captureWarnings(True)

@@ -186,4 +186,6 @@ def _changeable(tx: Transaction, caller: Caller, fact_id: str) -> FactRow:
 
 
 def _writer(row: FactRow) -> str:
-    return row.sources[0].agent if row.sources else ""
+    """Return the agent that said a fact, or nobody where several did: then it is not one agent's to change."""
+    agents = {source.agent for source in row.sources}
+    return agents.pop() if len(agents) == 1 else ""

@@ -9,7 +9,8 @@ from memory_service.ports.records import FactRow, TurnRow
 
 def fact_item(row: FactRow, *, score: float | None = None, explain: dict[str, float] | None = None) -> Item:
     """Return a fact as an item."""
-    source = row.sources[0] if row.sources else None
+    # Under `shared` everybody reads, so nothing is said there about whose conversation a fact comes from.
+    source = row.sources[0] if row.sources and row.owner.scope is not Scope.SHARED else None
     return Item(
         id=row.id,
         tier="fact",

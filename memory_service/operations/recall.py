@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from memory_service.contract.items import Item
+from memory_service.contract.limits import MAX_TOP_K
 from memory_service.contract.scopes import Scope, Tier
 from memory_service.contract.verbs import (
     Degraded,
@@ -27,7 +28,7 @@ from memory_service.contract.verbs import (
 from memory_service.domain import lexical, scopes
 from memory_service.domain.assembly import Recalled, assemble
 from memory_service.domain.callers import Caller
-from memory_service.domain.ranking import DEFAULT_FLOOR, Ranked, RankOutcome, ScopedPool, rank
+from memory_service.domain.ranking import DEFAULT_FLOOR, Detail, Ranked, RankOutcome, ScopedPool, rank, settled
 from memory_service.domain.window import Window
 from memory_service.errors import ModelUnavailable, StorageUnavailable
 from memory_service.operations.generations import read_generation
@@ -51,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 SPARE = 2
 """How many times `top_k` rows are ranked, so that some stand in for those that are duplicates or too long."""
+MOST_RANKED = 150
+"""Rows whose text is read for one recall at most."""
 
 
 async def recall(services: Services, caller: Caller, request: RecallRequest) -> RecallResponse:
@@ -64,7 +67,12 @@ async def recall(services: Services, caller: Caller, request: RecallRequest) -> 
     plan = scopes.read_plan(caller, request.scopes, request.session_id, request.workspace, request.mode)
     if request.mode is RecallMode.DISABLE:
         return RecallResponse(outcome=Outcome.DISABLED)
-    degraded = [Degraded(part=f"scope:{skipped.scope.value}", reason=skipped.reason.value) for skipped in plan.skipped]
+    degraded = [
+        Degraded(part=f"scope:{skipped.scope.value}", reason=skipped.reason.value)
+        for skipped in plan.skipped
+        # A call that names no session asks for none; a user whom the binding expects and nobody named is missing.
+        if skipped.reason is scopes.SkipReason.PRINCIPAL_MISSING and caller.is_bound
+    ]
     wants_long_term = Tier.LONG_TERM in request.include and services.config.long_term.enabled
     vector = None
     if wants_long_term and request.query.strip():
@@ -145,16 +153,16 @@ class _Look:
 
     def _long_term(self, tx: Transaction, session: SessionRow | None, window: Window[TurnRow] | None) -> _Found:
         config, request = self.services.config.long_term, self.request
-        top_k = request.top_k or config.default_top_k
         floor = request.score_floor
         if floor is None:
             floor = config.score_floor if config.score_floor is not None else DEFAULT_FLOOR
         query = SearchQuery(lexical.query_terms(request.query), self.vector, _filters(request, tx.now()))
         if not query.terms and query.vector is None:
             return _Found(Outcome.NO_MATCHES)
-        ranking = rank(self._pools(tx, query, session, window), top=SPARE * top_k, floor=floor)
-        rows = _Rows.fetch(tx, ranking.items)
         budget = request.token_budget or self.caller.policy.client_params.token_budget
+        top_k = request.top_k or (config.default_top_k if budget is None else MAX_TOP_K)
+        ranking = rank(self._pools(tx, query, session, window), top=min(SPARE * top_k, MOST_RANKED), floor=floor)
+        rows = _Rows.fetch(tx, ranking.items).settled(query.terms)
         assembly = assemble(rows.recalled(), budget, self.services.counter)
         omitted: dict[str, str] = {entry.id: entry.reason for entry in assembly.left_out}
         if len(assembly.items) > top_k:
@@ -231,6 +239,17 @@ class _Rows:
             or (entry.row_id in turns and turns[entry.row_id].session_id in sessions)
         ]
         return cls(there, facts, turns, sessions)
+
+    def settled(self, query_terms: Sequence[str]) -> _Rows:
+        """Return the rows in their final order, now that what they say is there."""
+        details: dict[tuple[str, int], Detail] = {}
+        for entry in self.ranked:
+            if entry.tier == "fact":
+                fact = self.facts[entry.row_id]
+                details[entry.tier, entry.row_id] = Detail.of(fact.text, fact.importance)
+            else:
+                details[entry.tier, entry.row_id] = Detail.of(self.turns[entry.row_id].text)
+        return replace(self, ranked=settled(self.ranked, details, query_terms=query_terms))
 
     def recalled(self) -> list[Recalled]:
         """Return the rows as assembly takes them, best first."""

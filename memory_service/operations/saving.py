@@ -26,7 +26,7 @@ def save_fact(
 ) -> tuple[FactRow, Action]:
     """Store, replace, supersede or ignore; the caller holds the owner's lock (`owners.lock`)."""
     found = _rivals(tx, draft)
-    decision = _keyed(merging.decide(newcomer, [known for known, _ in found.values()]), newcomer, found)
+    decision = merging.decide(newcomer, [known for known, _ in found.values()])
     match decision:
         case merging.Add():
             return tx.facts.add(draft, fact_id=str(uuid.uuid4()), actor=actor, now=now), "added"
@@ -37,27 +37,24 @@ def save_fact(
             tx.facts.supersede(fact_id, successor_id=row.id, valid_to=draft.valid_from, actor=actor, now=now)
             return row, "superseded"
         case merging.Ignore(fact_id, reason):
+            row = found[fact_id][1]
             if reason in ("same", "less"):
-                tx.facts.add_source(fact_id, draft.source)
-            return found[fact_id][1], "ignored"
+                row = _said_again(tx, draft, row, actor=actor, now=now)
+            return row, "ignored"
+
+
+def _said_again(tx: Transaction, draft: FactDraft, row: FactRow, *, actor: str, now: datetime) -> FactRow:
+    """Note another source of a known fact; it counts as said when it was said last."""
+    tx.facts.add_source(row.id, draft.source)
+    if draft.said_at <= row.said_at:
+        return row
+    return tx.facts.change(row.id, FactChange({"said_at": draft.said_at}), event="restated", actor=actor, now=now)
 
 
 def _replace(tx: Transaction, draft: FactDraft, fact_id: str, *, actor: str, now: datetime) -> FactRow:
     fields = {name: getattr(draft, name) for name in _REPLACED}
     change = FactChange(fields=fields, terms=draft.terms, vector=draft.vector, source=draft.source)
     return tx.facts.change(fact_id, change, event="replaced", actor=actor, now=now)
-
-
-def _keyed(
-    decision: merging.Decision, newcomer: merging.Newcomer, found: dict[str, tuple[merging.Known, FactRow]]
-) -> merging.Decision:
-    """Let a statement that is known without a key take the key that it is saved under now."""
-    if newcomer.key is None or not isinstance(decision, merging.Ignore) or decision.reason not in ("same", "less"):
-        return decision
-    known = found[decision.id][0]
-    if known.key == newcomer.key:
-        return decision
-    return merging.Replace(decision.id) if known.key is None and known.active else merging.Add()
 
 
 def _rivals(tx: Transaction, draft: FactDraft) -> dict[str, tuple[merging.Known, FactRow]]:

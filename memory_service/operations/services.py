@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memory_service.contract.config import ServiceConfig
+from memory_service.operations.turnstile import Turnstile
 from memory_service.ports.models import Chat, Clock, Embedder, Engine, TokenCounter
 from memory_service.ports.process import Meter, Steps
 from memory_service.ports.storage import Storage
@@ -28,3 +29,4 @@ class Services:
     meter: Meter
     steps: Steps
     wake: Callable[[], None]
+    turnstile: Turnstile = field(default_factory=Turnstile)

@@ -184,7 +184,7 @@ class HistoryRow:
     """One change of a fact."""
 
     at: datetime
-    event: Literal["added", "corrected", "replaced", "superseded", "deleted", "accepted", "rejected"]
+    event: Literal["added", "corrected", "restated", "replaced", "superseded", "deleted", "accepted", "rejected"]
     text: str
     actor: str
 

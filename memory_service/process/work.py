@@ -8,7 +8,9 @@ import socket
 from datetime import timedelta
 
 from memory_service.bootstrap import Runtime
-from memory_service.contract.config import ServiceConfig
+from memory_service.contract.config import ServiceConfig, StorageType
+from memory_service.contract.health import Reason
+from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
 from memory_service.ports.process import Steps
@@ -21,6 +23,12 @@ def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | Non
     Raises:
         Misconfigured: a person must change the configuration or the schema first.
     """
+    if config.storage.type is StorageType.LOCAL:
+        raise Misconfigured(
+            "`work` is for stores on Postgres, and no DSN is configured; a local store does its own work where it is"
+            " served: give --dsn or MEMPLANE_DSN_FILE, or run `memplane serve`",
+            reason=Reason.NOT_CONFIGURED.value,
+        )
     set_up_logging()
     return asyncio.run(_work(config, clock, steps))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import importlib.util
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -202,6 +203,9 @@ class _Runner:
 
 def _load() -> tuple[Tokenizer, InferenceSession]:
     model, tokenizer_file = MODEL_FILE.verified(), TOKENIZER_FILE.verified()
+    # Its Linux and macOS builds would write a device id into the home folder and send usage to their maker; only this,
+    # set before it is imported, keeps all of it from beginning.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     try:
         import onnxruntime
         from tokenizers import Tokenizer

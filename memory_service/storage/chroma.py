@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ State = tuple[int, ...]
 
 _LEDGER = "ledger.sqlite3"
 _FORMAT = 1
+REMOVALS = 100
+REMOVAL_SECONDS = 0.1
+"""A folder is looked at this often, this long apart, until it is gone: ten seconds."""
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE units (
@@ -66,6 +70,20 @@ class Members:
     row_ids: NDArray[np.int64]
     vectors: NDArray[np.float32]
     digests: Sequence[int]
+
+
+def remove(path: Path) -> None:
+    """Remove a folder, and look again until it is gone: Chroma's threads may write into it just after it was closed.
+
+    Raises:
+        OSError: something of it stays; its bytes are not gone.
+    """
+    for _ in range(REMOVALS):
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(REMOVAL_SECONDS)
+    raise OSError(f"the folder {path.name!r} cannot be removed; look at its permissions and who has it open")
 
 
 class ChromaFolder:
@@ -232,7 +250,7 @@ class ChromaFolder:
     def delete(self) -> None:
         """Close the folder and remove it."""
         self.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove(self.path)
 
     @contextmanager
     def _used(self) -> Iterator[None]:

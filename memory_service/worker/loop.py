@@ -122,7 +122,8 @@ class Worker:
         running = asyncio.create_task(self._operate(job), name=f"job-{job.id}")
         keeping = asyncio.create_task(self._keep_lease(job, running), name=f"lease-{job.id}")
         try:
-            await asyncio.shield(running)
+            # Waits without taking part: that the job was cancelled, since its lease is lost, does not cancel this task.
+            await asyncio.wait({running})
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -131,6 +132,10 @@ class Worker:
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
+        if running.cancelled():
+            self._services.meter.count("jobs", kind=job.kind.value, outcome="lost")
+        else:
+            running.result()
 
     async def _operate(self, job: JobRow) -> None:
         held = HeldJob(self._services, job)

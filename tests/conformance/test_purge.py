@@ -192,7 +192,9 @@ async def test_a_purge_waits_for_a_table_that_is_being_read(backends: Backends, 
             rewrite = partial(rewrite_postgres, schema=config.schema_name, lock_seconds=0.05)
             step = await cast("Any", store.storage).outside(rewrite)
             holder.rollback()
-        assert step == PurgeStep(done=False, waiting_for=("lock",))
+        # A snapshot that another table still waits for may be named too, as whoever holds the lock has one.
+        assert not step.done
+        assert "lock" in step.waiting_for
         assert await purge_until_done(store) == PurgeStep(done=True)
         assert await asyncio.to_thread(holding, store, needles()) == set()
         await store.close()

@@ -101,6 +101,17 @@ class World:
         )
         async with authenticator:
             yield authenticator
+            await self._watches_stand()
+
+    async def _watches_stand(self) -> None:
+        """Give both watches a moment to stand: one that is cancelled in its TLS handshake leaves its socket to the GC.
+
+        A test that refuses watches goes on after the moment.
+        """
+        for _ in range(25):
+            if self.kube.open_watches >= 2:
+                return
+            await asyncio.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)

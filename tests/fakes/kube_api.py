@@ -157,7 +157,12 @@ class FakeKubeApi:
         await self._stop.wait()
         self._cut_watches()
         await runner.cleanup()
-        await asyncio.sleep(0.05)  # lets aborted connections be closed before their loop is
+        # A client may be in the middle of its handshake: what is left is ended, and closed before its loop is.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(0.05)
 
     # What tests do to it
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.model_server import CHAT, DIMENSION, Gate, ModelServer
+from examples.model_server import DIMENSION
+from tests.fakes.model_server import CHAT, Gate, ModelServer
 from tests.fakes.postgres import PostgresServer
 from tests.faults.processes import Service
 

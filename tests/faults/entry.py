@@ -4,7 +4,8 @@
 
 FOLDER holds `config.json` (a ServiceConfig), `shift` (seconds that the clock is ahead), `steps` (appended to: every
 step that was reached) and, where a test wants it, `at` (a step and its detail) with `do`: `kill` ends this process
-there as kill -9 does, `hold` waits there until the file is gone.
+there as kill -9 does, `hold` waits there until the file is gone. `next.sqlite.sql` and `next.postgres.sql` make this
+process the next version: one that has them as its last migration.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from memory_service.contract.config import ServiceConfig
 from memory_service.ports.process import Step
 from memory_service.process import serve, work
+from memory_service.storage import migration
 
 HOLD_SECONDS = 60
 
@@ -61,10 +64,25 @@ class FileSteps:
             time.sleep(0.005)
 
 
+def become_next_version(folder: Path) -> None:
+    """Add the migration in the folder, where there is one, to those of this version."""
+    ours = migration.migrations
+
+    def with_next(dialect: str) -> Sequence[migration.Migration]:
+        steps, file = ours(dialect), folder / f"next.{dialect}.sql"
+        if not file.exists():
+            return steps
+        sql = file.read_text()
+        return [*steps, migration.Migration(len(steps) + 1, "next", sql, int(sql.split("\n", 1)[0].split(": ")[1]))]
+
+    migration.migrations = with_next  # type: ignore[assignment]
+
+
 def main() -> int:
     """Serve, or work, as the product does."""
     mode, folder = sys.argv[1], Path(sys.argv[2])
     config = ServiceConfig.model_validate_json((folder / "config.json").read_text())
+    become_next_version(folder)
     run = serve.run if mode == "serve" else work.run
     return run(config, clock=FileClock(folder / "shift"), steps=FileSteps(folder))
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ class Service:
     config: dict[str, Any]
     mode: str = "serve"
     port: int = 0
+    prefix: list[str] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class Service:
         """Start the process; with `wait`, return when it is ready."""
         with (self.folder / "log").open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.entry", self.mode, str(self.folder)],
+                [*self.prefix, sys.executable, "-m", "tests.faults.entry", self.mode, str(self.folder)],
                 stderr=log,
                 env={name: value for name, value in os.environ.items() if not name.startswith("MEMPLANE_")},
             )
@@ -136,9 +137,13 @@ class Service:
 class Agent:
     """Talks to a service; a call of unknown outcome is sent again, with the same key and the same turn ids."""
 
-    def __init__(self, service: Service, name: str = "kaos://agent/local/default") -> None:
+    def __init__(
+        self, service: Service, name: str = "kaos://agent/local/default", *, token: str = "", user_token: str = ""
+    ) -> None:
         self._service = service
-        self._headers = {"X-Memplane-Agent": name}
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {"X-Memplane-Agent": name}
+        if user_token:
+            self._headers["X-Memplane-User"] = user_token
         self.on_outage: Callable[[], None] = lambda: None
 
     def call(
@@ -149,7 +154,7 @@ class Agent:
 
         def attempt() -> dict[str, Any] | None:
             try:
-                with httpx.Client(trust_env=False, timeout=15) as client:
+                with httpx.Client(trust_env=False, verify=False, timeout=15) as client:
                     answer = client.request(method, self._service.url + path, json=body, headers=headers)
             except httpx.TransportError:
                 self.on_outage()
@@ -201,6 +206,20 @@ class Agent:
         """Return the jobs of a state."""
         found: list[dict[str, Any]] = self.call("GET", f"/v1/jobs?state={state}&limit=1000")["jobs"]
         return found
+
+    def wait_settled(self) -> None:
+        """Wait until no job waits or runs, for as long as there is progress: a busy machine is no failure."""
+        fewest, since = sys.maxsize, time.monotonic()
+
+        def is_settled() -> bool:
+            nonlocal fewest, since
+            left = len(self.jobs("queued")) + len(self.jobs("running"))
+            if left < fewest:
+                fewest, since = left, time.monotonic()
+            assert time.monotonic() - since < WAIT_SECONDS, f"{left} jobs are left, and none ended for long"
+            return left == 0
+
+        wait_for("the queue to drain", is_settled, 10 * WAIT_SECONDS)
 
     def settled(self) -> bool:
         """Return whether no job waits or runs."""

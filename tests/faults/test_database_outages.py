@@ -21,7 +21,7 @@ def test_terminated_connections_cost_no_answer_and_no_turn(external: World) -> N
     statuses: list[int] = []
 
     def talk(number: int) -> list[str]:
-        written = []
+        written: list[str] = []
         with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as client:
             while not done.is_set():
                 text = f"thought {number} {len(written)}"
@@ -42,7 +42,8 @@ def test_terminated_connections_cost_no_answer_and_no_turn(external: World) -> N
     with ThreadPoolExecutor(4) as threads:
         talks = [threads.submit(talk, number) for number in range(4)]
         for count in range(5):
-            wait_for("traffic", lambda count=count: len(statuses) > 20 * (count + 1))
+            enough = 20 * (count + 1)
+            wait_for("traffic", lambda enough=enough: len(statuses) > enough)  # type: ignore[misc]
             terminate_connections(postgres.dsn)
         done.set()
         said = [talk.result(timeout=60) for talk in talks]

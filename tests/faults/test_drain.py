@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 
@@ -61,6 +62,6 @@ def test_a_job_in_hand_is_handed_back_on_sigterm_and_costs_no_attempt(world: Wor
     wait_for("the fact", lambda: agent.facts() == ["User's boat is called Lotte"])
 
 
-def _all_jobs(agent: Agent) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = agent.call("GET", "/v1/jobs?limit=1000")["jobs"]
+def _all_jobs(agent: Agent) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = agent.call("GET", "/v1/jobs?limit=1000")["jobs"]
     return found

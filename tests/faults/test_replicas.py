@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
 
 from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
@@ -13,7 +16,7 @@ WRITES_PER_SESSION = 50
 
 
 def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_once(external: World) -> None:
-    services = [external.service(f"replica-{number}") for number in range(3)]
+    services = [external.service(f"replica-{number}", worker={"leaseSeconds": 15}) for number in range(3)]
     for service in services:
         service.start()
 
@@ -31,7 +34,7 @@ def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_onc
     agent = Agent(services[0])
     for session in range(SESSIONS):
         agent.call("POST", f"/v1/sessions/session-{session}/end", {})
-    wait_for("the queue to drain", agent.settled, 240)
+    agent.wait_settled()
     facts = agent.facts()
     for session in range(SESSIONS):
         turns = agent.turns(f"session-{session}")
@@ -81,6 +84,38 @@ def test_a_slow_summary_of_one_session_delays_no_other(world: World) -> None:
     wait_for("the rest", agent.settled)
 
 
+def test_jobs_that_wait_for_one_owner_leave_threads_to_everybody_else(external: World) -> None:
+    postgres = external.postgres
+    assert postgres is not None
+    service = external.service(
+        extraction={"minTurns": 1, "concurrency": 6}, worker={"leaseSeconds": 15}, longTerm={"episodes": False}
+    )
+    service.start()
+    agent, other = Agent(service), Agent(service, "kaos://agent/local/other")
+    gates = [external.gate() for _ in range(6)]
+    for number in range(6):
+        agent.write(f"session-{number}", [f"My item{number}x0 is kept in a box"])
+    wait_for("six extractions", lambda: all(gate.entered.is_set() for gate in gates))
+    with psycopg.connect(postgres.dsn) as holder, psycopg.connect(postgres.dsn, autocommit=True) as watcher:
+        held = holder.execute("SELECT id FROM memplane.owners WHERE scope = 'private' FOR NO KEY UPDATE").fetchall()
+        assert held, "the owner of the facts is not there yet"
+        for gate in gates:
+            gate.opened.set()
+        wait_for("all to have something to store", lambda: service.steps().count("6-vectors-made extract") >= 6)
+        wait_for("one to wait for the owner", lambda: _waiting(watcher) > 0)
+        for number in range(5):
+            other.write(f"other-{number}", ["My boat is called Lotte"])
+            assert _waiting(watcher) <= 1, "jobs that wait for an owner fill the threads that others need"
+        holder.rollback()
+    wait_for("the facts", lambda: len([text for text in agent.facts() if "item" in text]) == 6)
+
+
+def _waiting(watcher: psycopg.Connection[Any]) -> int:
+    found = watcher.execute("SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
 def test_a_noisy_session_does_not_starve_the_rest(world: World) -> None:
     service = _gated(world, extraction={"minTurns": 1, "concurrency": 1})
     agent = Agent(service)
@@ -98,8 +133,8 @@ def test_a_noisy_session_does_not_starve_the_rest(world: World) -> None:
     assert turn_of_quiet <= 3, "the quiet session waited for more than the noisy one's next job"
 
 
-def _gated(world: World, **changes: dict[str, object]) -> Service:
-    service = world.service(**changes)
+def _gated(world: World, **changes: dict[str, Any]) -> Service:
+    service = world.service("service", **changes)
     service.start()
     return service
 

@@ -16,7 +16,7 @@ def test_the_published_document_is_the_golden_file(repository: Path) -> None:
     document = json.dumps(create_api(None).openapi(), indent=1, sort_keys=True) + "\n"
     if os.environ.get("UPDATE_GOLDEN") == "1":
         golden.write_text(document)
-    assert golden.read_text() == document, "run UPDATE_GOLDEN=1 pytest tests/packaging/test_openapi.py and read the diff"
+    assert golden.read_text() == document, "run UPDATE_GOLDEN=1 pytest tests/packaging and read the diff"
 
 
 def test_every_kind_of_problem_has_a_status() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from memory_service.api.calls import AgentCall, AgentOrAdminCall, answer
+from memory_service.api.calls import AgentCall, AgentOrAdminCall, WritingCall, answer
 from memory_service.api.json_route import JsonRoute
 from memory_service.contract.ids import Id, SessionId, Workspace
 from memory_service.contract.items import Item
@@ -52,7 +52,7 @@ Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
     responses={202: {"model": WriteResponse, "description": "Stored; background work was scheduled."}},
     tags=["memory"],
 )
-async def write(body: WriteRequest, call: AgentCall) -> Response:
+async def write(body: WriteRequest, call: WritingCall) -> Response:
     """Append turns to a session."""
     written = await write_verb.write(
         call.services, call.caller, body, request_key=call.key("write", body), request_id=call.request_id
@@ -72,14 +72,14 @@ async def recall(body: RecallRequest, call: AgentCall) -> Response:
 
 
 @router.post("/v1/facts", response_model=RememberResponse, status_code=201, tags=["facts"])
-async def remember(body: RememberRequest, call: AgentCall) -> Response:
+async def remember(body: RememberRequest, call: WritingCall) -> Response:
     """Save a fact now."""
     saved = await remember_verb.remember(call.services, call.caller, body, request_key=call.key("remember", body))
     return answer(saved, 201)
 
 
 @router.post("/v1/facts/batch", response_model=FactBatchResponse, status_code=201, tags=["facts"])
-async def remember_batch(body: FactBatchRequest, call: AgentCall) -> Response:
+async def remember_batch(body: FactBatchRequest, call: WritingCall) -> Response:
     """Save facts, all or none."""
     saved = await remember_verb.remember_batch(call.services, call.caller, body, request_key=call.key("batch", body))
     return answer(saved, 201)
@@ -109,7 +109,7 @@ async def get_fact(fact_id: Id, call: AgentCall) -> Response:
 
 
 @router.patch("/v1/facts/{fact_id}", response_model=Item, tags=["facts"])
-async def patch_fact(fact_id: Id, body: FactPatch, call: AgentCall) -> Response:
+async def patch_fact(fact_id: Id, body: FactPatch, call: WritingCall) -> Response:
     """Correct one fact."""
     return answer(
         await facts_verbs.patch_fact(
@@ -119,7 +119,7 @@ async def patch_fact(fact_id: Id, body: FactPatch, call: AgentCall) -> Response:
 
 
 @router.delete("/v1/facts/{fact_id}", response_model=ForgetResponse, tags=["facts"])
-async def delete_fact(fact_id: Id, call: AgentCall) -> Response:
+async def delete_fact(fact_id: Id, call: WritingCall) -> Response:
     """Delete one fact."""
     return answer(
         await facts_verbs.delete_fact(
@@ -135,7 +135,7 @@ async def fact_history(fact_id: Id, call: AgentCall) -> Response:
 
 
 @router.post("/v1/facts/{fact_id}/supersede", response_model=RememberResponse, status_code=201, tags=["facts"])
-async def supersede_fact(fact_id: Id, body: SupersedeRequest, call: AgentCall) -> Response:
+async def supersede_fact(fact_id: Id, body: SupersedeRequest, call: WritingCall) -> Response:
     """Put a new statement in a fact's place."""
     return answer(
         await facts_verbs.supersede_fact(
@@ -152,7 +152,7 @@ async def list_items(body: ListRequest, call: AgentCall) -> Response:
 
 
 @router.post("/v1/forget", response_model=ForgetResponse, tags=["memory"])
-async def forget(body: ForgetRequest, call: AgentCall) -> Response:
+async def forget(body: ForgetRequest, call: WritingCall) -> Response:
     """Erase a scope that the caller owns."""
     return answer(await forget_verb.forget(call.services, call.caller, body, request_key=call.key("forget", body)))
 

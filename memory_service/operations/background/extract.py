@@ -102,7 +102,8 @@ async def extract(held: HeldJob) -> None:
             else None
         )
 
-    await held.store(store, then=lambda following: following)
+    async with services.turnstile.before(owner):
+        await held.store(store, then=lambda following: following)
     for action in actions:
         services.meter.count("facts_written", via="extraction", action=action)
     logger.info(

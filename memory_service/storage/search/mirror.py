@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 import threading
 import zlib
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from memory_service.ports.records import Vector
-from memory_service.storage.chroma import ChromaFolder, Members, MirrorBroken, State, Tier, Unit
+from memory_service.storage.chroma import ChromaFolder, Members, MirrorBroken, State, Tier, Unit, remove
 from memory_service.storage.errors import unavailable
 from memory_service.storage.search import large, reading
 from memory_service.storage.search.large import Corpus
@@ -139,7 +138,10 @@ class Mirror:
             except MirrorBroken as error:
                 logger.warning("a vector index is unusable", extra={"folder": path.name, "reason": str(error)})
                 continue
-            self._delete_others()
+            try:
+                self._delete_others()
+            except OSError as error:
+                logger.warning("an old vector index stays", extra={"reason": str(error)})
             return self._folder
         return None
 
@@ -167,14 +169,17 @@ class Mirror:
     def _switch(self, folder: ChromaFolder | None) -> None:
         old, self._folder = self._folder, folder
         self._asked.clear()
-        if old is not None:
-            old.delete()
-        self._delete_others()
+        try:
+            if old is not None:
+                old.delete()
+            self._delete_others()
+        except OSError as error:
+            raise unavailable(f"the old vector index stays: {error}", retry_after=30) from error
 
     def _delete_others(self) -> None:
         for path in self._folders():
             if self._folder is None or path != self._folder.path:
-                shutil.rmtree(path, ignore_errors=True)
+                remove(path)
 
 
 def _states(link: Link, owned: set[Owned]) -> dict[Unit, State]:

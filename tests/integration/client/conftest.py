@@ -26,7 +26,7 @@ async def make_client(server: MemoryServer, tmp_path: Path) -> AsyncIterator[Mak
 
     def make(endpoint: str | None = None, **options: Any) -> MemoryClient:
         given = {"outbox": tmp_path / "outbox", "env": {}, "binding_folder": tmp_path / "binding"} | options
-        given.setdefault("deadlines", Deadlines(recall=5, write=5, other=5, admin=5))
+        given.setdefault("deadlines", Deadlines(recall=20, write=20, other=20, admin=20))
         made.append(MemoryClient(endpoint or server.url, **given))
         return made[-1]
 

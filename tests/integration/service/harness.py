@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp
 
+from examples.model_server import DIMENSION
 from memory_service.api.app import create_app
 from memory_service.bootstrap import Runtime
 from memory_service.contract.config import (
@@ -29,7 +31,7 @@ from memory_service.operations.background.upkeep import sweep
 from memory_service.operations.services import Services
 from memory_service.storage.folder import FolderLock
 from memory_service.worker.loop import Worker
-from tests.fakes.model_server import DIMENSION, ModelServer
+from tests.fakes.model_server import ModelServer
 from tests.fakes.postgres import fresh_database, template
 from tests.fakes.stores import MovableClock
 
@@ -43,6 +45,7 @@ AGENTS: Mapping[str, Mapping[str, Any]] = {
     "other": {"scope": "private", "readScopes": ALL_SCOPES},
     "personal": {"scope": "user", "readScopes": ["user", "session"]},
     "sharer": {"scope": "shared", "readScopes": ["shared", "private"]},
+    "also-sharer": {"scope": "shared", "readScopes": ["shared", "private"]},
     "passing": {"scope": "session", "readScopes": ["session"]},
     "open": {"scope": "private", "readScopes": ["private"], "shareAcrossUsers": True},
 }
@@ -138,6 +141,7 @@ class Service:
     clock: MovableClock
     models: ModelServer
     runtime: Runtime = field(init=False)
+    app: ASGIApp = field(init=False)
     http: httpx.AsyncClient = field(init=False)
     worker: Worker = field(init=False)
 
@@ -149,7 +153,8 @@ class Service:
             if waits_open:
                 await runtime.wait_open()
                 self.worker = Worker(runtime.services(), name="test")
-            transport = httpx.ASGITransport(create_app(runtime))
+            self.app = create_app(runtime)
+            transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as self.http:
                 yield self
 

@@ -166,6 +166,24 @@ async def test_what_an_agent_shares_all_agents_read_and_it_alone_changes(service
     assert changed.status_code == 200
 
 
+async def test_a_shared_fact_tells_nobody_which_conversation_it_comes_from(service: Service) -> None:
+    await service.agent("sharer").remember("The office opens at nine", session_id="a-private-talk")
+    recalled = await service.agent("also-sharer").recall("when does the office open?", scopes=["shared"])
+    (item,) = recalled["long_term"]["items"]
+    assert item["text"] == "The office opens at nine"
+    assert (item["session_id"], item["seqs"]) == (None, [])
+
+
+async def test_a_shared_fact_that_two_agents_said_is_neither_ones_to_change(service: Service) -> None:
+    first, second = service.agent("sharer"), service.agent("also-sharer")
+    fact = await first.remember("The office is in Bergen")
+    assert (await second.remember("The office is in Bergen"))["id"] == fact["id"]
+    for agent in (first, second):
+        problem(await agent.ask("DELETE", f"/v1/facts/{fact['id']}"), 403, "forbidden")
+        problem(await agent.ask("PATCH", f"/v1/facts/{fact['id']}", {"text": "It is in Oslo"}), 403, "forbidden")
+    assert await first.texts(scope="shared") == ["The office is in Bergen"]
+
+
 async def test_facts_are_listed_page_by_page_without_a_gap(agent: Asker) -> None:
     names = ["anchor", "bottle", "candle", "doorway", "engine", "feather", "garden", "hammer", "island", "jacket"]
     await agent.post("/v1/facts/batch", {"facts": [{"text": f"The {name} is painted"} for name in names]})

@@ -1,0 +1,75 @@
+"""Says what was expected of a field and what to do, in one sentence, for what a model refuses.
+
+One place for client, service and command line, so that the same mistake reads the same everywhere. Values are never
+repeated here: a value may be somebody's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_KINDS = {
+    "string_type": "a string",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "none_required": "null",
+    "missing": "is required; send it",
+    "extra_forbidden": "is not a field here; leave it out",
+    "json_invalid": "valid JSON in UTF-8, without NaN or Infinity",
+    "json_type": "valid JSON",
+    "datetime_type": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
+    "datetime_parsing": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
+    "datetime_from_date_parsing": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
+    "datetime_object_invalid": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
+    "timezone_aware": "a time with an offset, for example 2026-01-31T12:00:00Z",
+}
+
+
+def expectation(flaw: Mapping[str, Any]) -> str:
+    """Return what was expected, for one entry of pydantic's `ValidationError.errors()` (with its context)."""
+    kind = str(flaw.get("type", ""))
+    context: Mapping[str, Any] = flaw.get("ctx") or {}
+    if kind in _KINDS:
+        return _KINDS[kind]
+    match kind:
+        case "string_too_short" | "too_short" if context.get("min_length") == 1:
+            return "must not be empty"
+        case "string_too_short":
+            return f"at least {context.get('min_length')} characters"
+        case "string_too_long":
+            return f"at most {context.get('max_length')} characters; send less, or in parts"
+        case "too_short":
+            return f"at least {context.get('min_length')} entries"
+        case "too_long":
+            return f"at most {context.get('max_length')} entries; send the rest in another request"
+        case "string_pattern_mismatch":
+            return f"text that matches {context.get('pattern')}"
+        case "enum" | "literal_error":
+            return f"one of {context.get('expected')}"
+        case "union_tag_invalid":
+            return f"a `type` among {context.get('expected_tags')}"
+        case "union_tag_not_found":
+            return "an object with a `type`"
+        case "greater_than_equal":
+            return f"at least {context.get('ge')}"
+        case "greater_than":
+            return f"more than {context.get('gt')}"
+        case "less_than_equal":
+            return f"at most {context.get('le')}"
+        case "less_than":
+            return f"less than {context.get('lt')}"
+        case _:
+            return str(flaw.get("msg", "another value")).removeprefix("Value error, ")

@@ -1,0 +1,269 @@
+"""Forgotten is forgotten: everything at once, ahead of work in flight, and soon down to the bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from memory_service.contract.config import EngineName, MediumTermConfig
+from tests.fakes.model_server import CHAT, EMBEDDINGS, Gate
+from tests.integration.service.conftest import Start
+from tests.integration.service.harness import Service, identity, item_texts, problem, window_texts
+
+MARK = "zyxwalnut"
+"""A word that no program says, in every text to erase."""
+
+
+def _facts(count: int) -> list[dict[str, str]]:
+    return [{"text": f"{MARK} number {number} of {number * 7919}", "key": f"k{number}"} for number in range(count)]
+
+
+def _wordy_facts(count: int) -> list[dict[str, str]]:
+    """Return facts of so many words that their vectors are like no others."""
+    return [
+        {"text": " ".join([MARK, *(f"word{number * 300 + word}" for word in range(300))]), "key": f"w{number}"}
+        for number in range(count)
+    ]
+
+
+async def _fill(service: Service, user: str | None) -> None:
+    agent = service.agent(user=user)
+    for start in range(0, 160, 80):
+        await agent.post("/v1/facts/batch", {"facts": _facts(160)[start : start + 80]})
+    for session in ("s1", "s2"):
+        await agent.write(*(f"I said {MARK} {number} in {session}" for number in range(40)), session=session)
+    await service.work()
+
+
+async def test_more_than_a_page_of_facts_and_turns_is_erased_at_once_and_nobody_elses(service: Service) -> None:
+    for user in ("alice", "bob"):
+        await _fill(service, user)
+    alice, bob = service.agent(user="alice"), service.agent(user="bob")
+    erased = await alice.forget()
+    assert erased["status"] == "erased"
+    assert erased["erased"]["facts"] == 160
+    assert erased["erased"]["turns"] == 80
+    assert erased["erased"]["vectors"] == 240
+    found = await alice.recall(f"{MARK} said", session_id="s1", score_floor=0, top_k=100)
+    assert found["outcome"] == "no_matches"
+    assert window_texts(found) == item_texts(found) == []
+    assert await alice.texts(tiers=["fact", "episode"]) == []
+    assert (await alice.get("/v1/sessions"))["sessions"] == (await alice.get("/v1/jobs"))["jobs"] == []
+    assert len(await bob.texts(tiers=["fact", "episode"])) == 240
+    assert MARK in str(await bob.recall(MARK, session_id="s1"))
+
+
+async def test_an_admin_erases_a_person_an_agent_or_a_session_everywhere(service: Service) -> None:
+    everybody = {
+        (agent, user): service.agent(agent, user=user)
+        for agent in ("helper", "personal", "sharer")
+        for user in ("alice", "bob")
+    }
+    for (agent, user), asker in everybody.items():
+        await asker.write(f"{user} spoke to {agent}")
+        await asker.remember(f"{user} told {agent} a thing")
+    await service.work()
+    admin = service.admin()
+    await admin.post("/v1/admin/erase", {"subject": {"principal": "local#alice"}})
+    left = [item["text"] for item in (await admin.get("/v1/admin/list"))["items"]]
+    assert sorted(left) == [f"bob told {agent} a thing" for agent in ("helper", "personal", "sharer")]
+    for (_agent, user), asker in everybody.items():
+        assert len((await asker.get("/v1/sessions"))["sessions"]) == (user == "bob")
+    session = {"agent": identity("helper"), "principal": "local#bob", "session": "s1"}
+    await admin.post("/v1/admin/erase", {"subject": session})
+    assert (await everybody["helper", "bob"].get("/v1/sessions"))["sessions"] == []
+    await admin.post("/v1/admin/erase", {"subject": {"agent": identity("sharer")}})
+    left = [item["text"] for item in (await admin.get("/v1/admin/list"))["items"]]
+    assert sorted(left) == ["bob told helper a thing", "bob told personal a thing"]
+
+
+async def test_erasing_a_session_takes_the_facts_that_come_from_it_alone(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    await agent.write("My dog is called Rex", session="s1")
+    await agent.write("My dog is called Rex. I live in Oslo", session="s2")
+    for session in ("s1", "s2"):
+        await agent.post(f"/v1/sessions/{session}/end")
+    await service.work()
+    assert sorted(await agent.texts()) == ["User lives in Oslo", "User's dog is called Rex"]
+    await agent.forget(scope="session", session_id="s2")
+    assert await agent.texts() == ["User's dog is called Rex"]
+    await agent.forget(scope="session", session_id="s1")
+    assert await agent.texts() == []
+
+
+async def _until_entered(gate: Gate) -> None:
+    assert await asyncio.to_thread(gate.entered.wait, 20)
+
+
+@pytest.mark.parametrize("engine", list(EngineName))
+@pytest.mark.parametrize("path", [CHAT, EMBEDDINGS])
+async def test_an_erasure_beats_an_extraction_that_is_running(start: Start, engine: EngineName, path: str) -> None:
+    service = await start(chat=True, engine=engine)
+    agent = service.agent(user="alice")
+    await agent.write("My dog is called Rex")
+    await service.work()
+    await agent.post("/v1/sessions/s1/end")
+    gate = Gate()
+    service.models.script(path, gate)
+    working = asyncio.create_task(service.work())
+    await _until_entered(gate)
+    erased = await agent.forget()
+    assert erased["erased"]["jobs"] >= 1
+    gate.opened.set()
+    await working
+    await service.pass_time(hours=1)
+    assert await agent.texts(tiers=["fact", "episode"]) == []
+    assert (await agent.get("/v1/jobs"))["jobs"] == []
+    assert item_texts(await agent.recall("dog Rex", score_floor=0)) == []
+
+
+async def test_an_erasure_beats_a_fold_that_is_running(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE, medium_term=MediumTermConfig(compaction_target=3))
+    agent = service.agent()
+    await agent.write("My dog is called Rex", "I live in Oslo")
+    await service.work()
+    await agent.post("/v1/sessions/s1/compact")
+    gate = Gate()
+    service.models.script(CHAT, gate)
+    working = asyncio.create_task(service.work())
+    await _until_entered(gate)
+    await agent.forget(scope="session", session_id="s1")
+    written = await agent.write("a new beginning")
+    assert written["seqs"] == [1]
+    gate.opened.set()
+    await working
+    detail = await agent.get("/v1/sessions/s1")
+    assert detail["digests"] == []
+    assert [turn["content"] for turn in detail["window"]] == ["a new beginning"]
+
+
+async def test_an_erasure_takes_queued_work_with_it(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    await agent.write("My dog is called Rex")
+    await agent.post("/v1/sessions/s1/end")
+    erased = await agent.forget()
+    assert erased["erased"]["jobs"] == 2
+    requests = len(service.models.requests)
+    await service.pass_time(hours=1)
+    assert len(service.models.requests) == requests
+    assert await agent.texts(tiers=["fact", "episode"]) == []
+
+
+async def test_what_builds_on_an_erased_state_is_gone(service: Service) -> None:
+    agent = service.agent(user="alice")
+    written = await agent.write("hello")
+    recalled = await agent.recall("hello", session_id="s1")
+    saved = await agent.remember("a fact")
+    await agent.forget()
+    for number, generation in enumerate(answer["generation"] for answer in (written, recalled, saved)):
+        body = {"session_id": "s1", "turns": [{"role": "user", "content": "x"}], "generation": generation}
+        problem(await agent.ask("POST", "/v1/write", body, key=f"k{number}"), 410, "erased")
+        problem(await agent.ask("POST", "/v1/facts", {"text": "x", "generation": generation}), 410, "erased")
+        batch = {"facts": [{"text": "x"}], "generation": generation}
+        problem(await agent.ask("POST", "/v1/facts/batch", batch), 410, "erased")
+    assert await agent.texts(tiers=["fact", "episode"]) == []
+    fresh = (await agent.recall("hello", session_id="s1"))["generation"]
+    assert (await agent.write("anew", generation=fresh))["seqs"] == [1]
+    other = service.agent(user="bob")
+    body = {"session_id": "s1", "turns": [{"role": "user", "content": "x"}], "generation": fresh}
+    problem(await other.ask("POST", "/v1/write", body), 422, "invalid-request")
+
+
+async def test_what_was_queued_before_an_erasure_is_gone_and_what_came_after_is_taken(service: Service) -> None:
+    agent = service.agent()
+    await agent.write("hello")
+    await agent.forget()
+    await service.pass_time(minutes=10)
+    body = {"session_id": "s1", "turns": [{"role": "user", "content": "x"}]}
+    for seconds in (1200, 3600, 10**8):
+        problem(await agent.ask("POST", "/v1/write", {**body, "queued_seconds": seconds}), 410, "erased")
+        problem(await agent.ask("POST", "/v1/facts", {"text": "x", "queued_seconds": seconds}), 410, "erased")
+    assert (await agent.post("/v1/write", {**body, "queued_seconds": 500}))["seqs"] == [1]
+
+
+async def test_an_erasure_of_one_session_leaves_the_others_generation(service: Service) -> None:
+    agent = service.agent()
+    first = await agent.write("hello", session="s1")
+    second = await agent.write("hello", session="s2")
+    await agent.forget(scope="session", session_id="s1")
+    assert (await agent.write("more", session="s2", generation=second["generation"]))["seqs"] == [2]
+    body = {"session_id": "s1", "turns": [{"role": "user", "content": "x"}], "generation": first["generation"]}
+    problem(await agent.ask("POST", "/v1/write", body), 410, "erased")
+
+
+async def test_forgetting_needs_its_confirmation_and_its_session(service: Service) -> None:
+    agent = service.agent()
+    await agent.write("hello")
+    for body in (
+        {},
+        {"confirm": False},
+        {"confirm": "yes"},
+        {"confirm": True, "session_id": "s1"},
+        {"confirm": True, "scope": "private", "session_id": "s1"},
+    ):
+        problem(await agent.ask("POST", "/v1/forget", body), 422, "invalid-request")
+    problem(await agent.ask("POST", "/v1/forget", {"confirm": True, "scope": "session"}), 400, "scope-unresolved")
+    assert len((await agent.get("/v1/sessions"))["sessions"]) == 1
+
+
+async def test_once_purged_no_byte_of_text_terms_or_vectors_is_left(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE, medium_term=MediumTermConfig(compaction_target=3))
+    agent, other = service.agent(user="alice"), service.agent(user="bob")
+    await other.remember("Ben keeps a fact here")
+    await agent.write(*(f"remember that {MARK} is in drawer {number}" for number in range(12)))
+    await agent.post("/v1/sessions/s1/end")
+    await agent.post("/v1/sessions/s1/compact")
+    await service.work()
+    await agent.post("/v1/facts/batch", {"facts": _facts(60)})
+    facts = _wordy_facts(3)
+    await agent.post("/v1/facts/batch", {"facts": facts})
+    assert len(await agent.texts()) >= 70
+    detail = await agent.get("/v1/sessions/s1")
+    assert MARK in detail["digests"][0]["summary"]
+    made = await service.services.embedder.embed([fact["text"] for fact in facts])
+    vectors = [np.asarray(vector, dtype="<f4").tobytes()[80:112] for vector in made]
+    before = await _bytes_of(service)
+    assert any(MARK.encode() in content for content in before.values())
+    assert all(any(vector in content for content in before.values()) for vector in vectors)
+    receipt = await agent.forget(scope="private")
+    done = await service.purge(agent, receipt["receipt_id"])
+    assert done["purged_at"]
+    assert done["waiting_for"] == []
+    assert done["erased"] == receipt["erased"]
+    left = await _bytes_of(service)
+    for text in (MARK.encode(), MARK[3:].encode(), *vectors):
+        assert [name for name, content in left.items() if text in content] == []
+    assert await other.texts() == ["Ben keeps a fact here"]
+    assert item_texts(await other.recall("Ben fact")) == ["Ben keeps a fact here"]
+
+
+async def _bytes_of(service: Service) -> dict[str, bytes]:
+    return await asyncio.to_thread(lambda: dict(_files(service)))
+
+
+def _files(service: Service) -> Iterator[tuple[str, bytes]]:
+    """Return every file of the data folder, or of the database's tables and indexes, read by the server itself."""
+    storage = service.config.storage
+    if storage.dsn is None:
+        assert storage.data_dir is not None
+        yield from ((str(path), path.read_bytes()) for path in Path(storage.data_dir).rglob("*") if path.is_file())
+        return
+    with psycopg.connect(storage.dsn, autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+        paths = connection.execute(
+            "SELECT pg_relation_filepath(c.oid), c.relname"
+            " FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            " WHERE n.nspname IN (%s, 'pg_toast') AND c.relkind IN ('r', 'i', 't')",
+            [storage.schema_name],
+        ).fetchall()
+        for path, name in paths:
+            found = connection.execute("SELECT pg_read_binary_file(%s, 0, 1000000000, true)", [path]).fetchone()
+            assert found is not None
+            yield f"{path} {name}", bytes(found[0] or b"")

@@ -1,0 +1,300 @@
+"""Whatever is sent, the answer is a Problem that names what is wrong, and nothing is half-written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Unsatisfiable
+from schemathesis.core.result import Ok
+from schemathesis.generation.case import Case
+
+from memory_service.api.app import create_api
+from memory_service.contract.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from tests.integration.service.harness import Asker, Json, Service, problem
+
+EXAMPLES = 5
+"""Examples for each route; a seed makes them the same in every run."""
+
+WRITE = {"session_id": "s1", "turns": [{"role": "user", "content": "hello"}]}
+
+
+@functools.cache
+def _cases() -> list[Case[Any]]:
+    """Return seeded requests to every route of the document, right ones and wrong ones."""
+    document = schemathesis.openapi.from_dict(create_api(None).openapi())
+    cases: list[Case[Any]] = []
+    for found in document.get_all_operations():
+        assert isinstance(found, Ok)
+        operation = found.ok()
+        for mode in schemathesis.GenerationMode:
+
+            @settings(
+                max_examples=EXAMPLES,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def draw(case: Case[Any]) -> None:
+                cases.append(case)
+
+            with contextlib.suppress(Unsatisfiable):  # Nothing can be wrong with a request that has no parts.
+                draw()
+    return cases
+
+
+async def test_no_request_of_any_route_makes_the_service_fail(service: Service) -> None:
+    agent, admin = service.agent(user="alice"), service.admin()
+    fact = await agent.remember("Anna lives in Oslo")
+    await agent.write("hello")
+    seen: set[tuple[str, str]] = set()
+    statuses: set[int] = set()
+    for case in await asyncio.to_thread(_cases):
+        given = case.as_transport_kwargs(base_url="http://127.0.0.1")
+        caller = admin if "/admin/" in case.path else agent
+        headers = {str(name): value for name, value in dict(given.get("headers") or {}).items()}
+        headers = {name: value for name, value in headers.items() if name.lower() not in ("authorization", "host")}
+        url = str(given["url"]).replace("{fact_id}", fact["id"])
+        sent: dict[str, Any] = {
+            name: given[name] for name in ("params", "json", "content") if given.get(name) is not None
+        }
+        if given.get("data") is not None:
+            sent["content"] = given["data"] if isinstance(given["data"], bytes | str) else json.dumps(given["data"])
+        try:
+            request = caller.http.build_request(given["method"], url, headers={**headers, **caller.headers}, **sent)
+        except (httpx.InvalidURL, UnicodeEncodeError, ValueError, TypeError):
+            continue  # No client could send it.
+        response = await caller.http.send(request)
+        seen.add((case.method, case.path))
+        statuses.add(response.status_code)
+        assert response.status_code < 500, (request.method, str(request.url), request.content, response.text)
+        if response.status_code >= 400:
+            assert response.headers["content-type"] == "application/problem+json", response.text
+            assert response.json()["detail"]
+    paths = create_api(None).openapi()["paths"]
+    assert {path for _method, path in seen} == set(paths)
+    assert {200, 404, 422} <= statuses
+    assert (await service.http.get("/readyz")).json()["ready"]
+
+
+WRONG_BODIES: dict[str, tuple[bytes, str]] = {
+    "nothing": (b"", "application/json"),
+    "no JSON": (b"hello", "application/json"),
+    "half of it": (b'{"query": "x"', "application/json"),
+    "NaN": (b'{"query": "x", "score_floor": NaN}', "application/json"),
+    "infinity": (b'{"query": "x", "score_floor": 1e999}', "application/json"),
+    "invalid UTF-8": (b'{"query": "\xff\xfe"}', "application/json"),
+    "UTF-16": ('{"query": "x"}'.encode("utf-16"), "application/json"),
+    "a lone surrogate": (b'{"query": "\\ud800"}', "application/json"),
+    "NUL": (b'{"query": "a\\u0000b"}', "application/json"),
+    "a huge integer": (b'{"query": "x", "top_k": ' + b"9" * 5_000 + b"}", "application/json"),
+    "deep lists": (b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "application/json"),
+    "deep objects": (b'{"query": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}", "application/json"),
+    "a list": (b"[]", "application/json"),
+    "null": (b"null", "application/json"),
+    "a number": (b"7", "application/json"),
+    "two documents": (b'{"query": "x"}{"query": "y"}', "application/json"),
+}
+WRONG_TYPES = (
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=x",
+    "application/json; charset=utf-16",
+    "",
+)
+
+
+@pytest.mark.parametrize("path", ["/v1/recall", "/v1/write", "/v1/facts", "/v1/facts/batch", "/v1/list", "/v1/forget"])
+async def test_a_body_that_is_not_what_the_route_takes_is_refused(service: Service, path: str) -> None:
+    agent = service.agent()
+    for name, (body, content_type) in WRONG_BODIES.items():
+        headers = {**agent.headers, "content-type": content_type}
+        response = await service.http.post(path, content=body, headers=headers)
+        assert response.status_code == 422, (name, response.text)
+        problem(response, 422, "invalid-request")
+    for content_type in WRONG_TYPES:
+        headers = {**agent.headers, "content-type": content_type}
+        response = await service.http.post(path, content=b'{"query": "x"}', headers=headers)
+        problem(response, 415, "unsupported-media-type")
+    assert await agent.texts(tiers=["fact", "episode"]) == []
+
+
+class _Counted:
+    """A body that counts how much of it was asked for."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.read = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self.read < self.size:
+            self.read += 65_536
+            yield b" " * 65_536
+
+
+async def _answer_of(service: Service, body: _Counted, headers: list[tuple[bytes, bytes]]) -> tuple[int, Json]:
+    """Send a body piece by piece, as it is asked for, and return the answer."""
+    pieces = body.__aiter__()
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        piece = await anext(pieces, None)
+        return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/write",
+        "raw_path": b"/v1/write",
+        "query_string": b"",
+        "scheme": "http",
+        "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), *headers],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    await service.app(scope, receive, send)  # type: ignore[arg-type]
+    content = b"".join(message.get("body", b"") for message in sent[1:])
+    return int(sent[0]["status"]), json.loads(content)
+
+
+async def test_a_body_that_says_it_is_too_large_is_refused_unread(service: Service) -> None:
+    body = _Counted(10 * MAX_BODY_BYTES)
+    headers = [(b"authorization", b"Bearer helper-token"), (b"content-length", str(body.size).encode())]
+    status, answer = await _answer_of(service, body, headers)
+    assert (status, answer["type"].rsplit("/", 1)[-1]) == (413, "too-large")
+    assert body.read == 0
+
+
+async def test_a_body_that_does_not_say_how_large_it_is_is_read_up_to_the_limit(service: Service) -> None:
+    body = _Counted(10 * MAX_BODY_BYTES)
+    headers = [(b"authorization", b"Bearer helper-token"), (b"transfer-encoding", b"chunked")]
+    status, answer = await _answer_of(service, body, headers)
+    assert (status, answer["type"].rsplit("/", 1)[-1]) == (413, "too-large")
+    assert body.read <= MAX_BODY_BYTES + 65_536
+
+
+async def test_a_caller_without_a_token_has_no_large_body_read(service: Service) -> None:
+    body = _Counted(MAX_BODY_BYTES)
+    status, _answer = await _answer_of(service, body, [(b"transfer-encoding", b"chunked")])
+    assert status in (401, 422)
+
+
+async def test_headers_that_are_too_large_are_refused(agent: Asker) -> None:
+    response = await agent.http.get("/v1/facts", headers={**agent.headers, "X-Long": "a" * MAX_HEADER_BYTES})
+    problem(response, 431, "headers-too-large")
+
+
+@pytest.mark.parametrize(
+    "field, change",
+    [
+        ("turns", {"turns": [{"role": "user", "content": "x"}] * 501}),
+        ("turns", {"turns": []}),
+        ("turns.0", {"turns": [{"role": "user"}]}),
+        ("turns.0.role", {"turns": [{"role": "boss", "content": "x"}]}),
+        ("turns.0", {"turns": [{"role": "user", "parts": [{"type": "text", "text": "x" * 700_000}] * 2}]}),
+        ("turns.0.content", {"turns": [{"role": "user", "content": "x" * 1_000_001}]}),
+        ("turns.0.said_at", {"turns": [{"role": "user", "content": "x", "said_at": "2026-01-01T00:00:00"}]}),
+        ("turns.0.said_at", {"turns": [{"role": "user", "content": "x", "said_at": "yesterday"}]}),
+        ("turns.0.said_at", {"turns": [{"role": "user", "content": "x", "said_at": "0001-01-01T00:00:00+14:00"}]}),
+        ("turns.1.content", {"turns": [{"role": "user", "content": "x"}, {"role": "user", "content": 7}]}),
+        ("queued_seconds", {"queued_seconds": -1}),
+        ("queued_seconds", {"queued_seconds": 1e300}),
+        ("generation", {"generation": "x"}),
+        ("session_id", {"session_id": None}),
+    ],
+)
+async def test_a_wrong_field_is_named_and_nothing_is_stored(service: Service, field: str, change: Json) -> None:
+    agent = service.agent()
+    found = problem(await agent.ask("POST", "/v1/write", {**WRITE, **change}), 422, "invalid-request")
+    assert found["errors"][0]["field"].startswith(field), found["errors"]
+    assert found["errors"][0]["expected"]
+    assert (await agent.get("/v1/sessions"))["sessions"] == []
+
+
+async def test_times_at_the_edges_of_the_calendar_are_kept(agent: Asker) -> None:
+    for number, moment in enumerate(("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "1969-12-31T23:59:59.5Z")):
+        await agent.post(
+            "/v1/write",
+            {"session_id": f"s{number}", "turns": [{"role": "user", "content": "x", "said_at": moment}]},
+        )
+        (kept,) = (await agent.get(f"/v1/sessions/s{number}/turns"))["turns"]
+        assert kept["said_at"].rstrip("0Z") == moment.rstrip("0Z")
+        await agent.remember(f"fact number {number} of {moment}", said_at=moment, expires_at="9999-12-31T00:00:00Z")
+    assert (await agent.recall("fact number", scopes=["private"]))["outcome"] == "applied"
+
+
+async def test_a_problem_never_repeats_what_was_said(agent: Asker) -> None:
+    secret = "zyxwalnut-secret"
+    for path, body in (
+        ("/v1/write", {**WRITE, "turns": [{"role": "user", "content": [secret]}]}),
+        ("/v1/write", {**WRITE, "turns": [{"role": "user", "content": secret + "\x00"}]}),
+        ("/v1/facts", {"text": {"a": secret}}),
+        ("/v1/facts", {"text": secret * 2_000}),
+        ("/v1/recall", {"query": [secret]}),
+    ):
+        response = await agent.ask("POST", path, body)
+        assert response.status_code == 422
+        assert secret not in response.text
+
+
+async def test_unknown_routes_and_methods_are_problems(agent: Asker) -> None:
+    problem(await agent.ask("GET", "/v1/nothing"), 404, "not-found")
+    problem(await agent.ask("GET", "/../etc/passwd"), 404, "not-found")
+    problem(await agent.ask("PUT", "/v1/write", WRITE), 405, "method-not-allowed")
+    problem(await agent.ask("GET", "/v1/recall"), 405, "method-not-allowed")
+
+
+async def test_a_web_page_is_kept_out(agent: Asker) -> None:
+    forged = Asker(agent.http, {**agent.headers, "Origin": "https://evil.example"})
+    problem(await forged.ask("POST", "/v1/recall", {"query": "x"}), 403, "forbidden")
+
+
+_TEXT = st.text(max_size=60) | st.sampled_from(
+    ["\u0000", "\ud800", "🦙", "e\u0301", "\u202e", "' OR 1=1 --", "%s %(a)s"]
+)
+
+
+def _texts() -> list[str]:
+    drawn: list[str] = []
+
+    @settings(max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    @given(text=_TEXT)
+    def draw(text: str) -> None:
+        drawn.append(text)
+
+    draw()
+    return drawn
+
+
+async def test_any_text_is_kept_as_it_is_or_refused_as_a_whole(service: Service) -> None:
+    agent = service.agent()
+    kept = []
+    for text in _texts():
+        body = json.dumps({"session_id": "s1", "turns": [{"role": "user", "content": text, "name": text}]})
+        headers = {**agent.headers, "content-type": "application/json"}
+        response = await service.http.post("/v1/write", content=body, headers=headers)
+        storable = "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+        assert response.status_code == (202 if storable else 422), (text, response.text)
+        kept += [text] if storable else []
+    turns = (await agent.get("/v1/sessions/s1/turns", limit=1_000))["turns"]
+    assert [turn["content"] for turn in turns] == kept
+    assert [turn["name"] or "" for turn in turns] == kept
+    await service.work()
+    assert (await service.admin().get("/v1/health/report"))["counters"]["dead"] == 0

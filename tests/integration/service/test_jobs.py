@@ -1,0 +1,170 @@
+"""Background work: visible to its owner, tried again, given up, replayed, and never lost to an outage."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from memory_service.contract.config import EngineName, ExtractionConfig, WorkerConfig
+from memory_service.contract.sessions import JobKind
+from tests.fakes.model_server import CHAT, EMBEDDINGS, Embeddings, Gate, Status, Text, wrong_count, wrong_dimension
+from tests.integration.service.conftest import Start
+from tests.integration.service.harness import Asker, Json, Service, problem
+
+
+async def _extracting(start: Start, **more: int) -> tuple[Service, Asker]:
+    service = await start(chat=True, engine=EngineName.NATIVE, extraction=ExtractionConfig(**more))
+    return service, service.agent()
+
+
+async def _jobs(asker: Asker, **query: str) -> list[Json]:
+    return list((await asker.get("/v1/jobs", **query))["jobs"])
+
+
+async def test_the_jobs_of_a_write_are_listed_and_shown(start: Start) -> None:
+    service, agent = await _extracting(start, min_turns=1)
+    written = await agent.write("My dog is called Rex")
+    assert written["scheduled"]
+    listed = await _jobs(agent)
+    assert {job["id"] for job in listed} == set(written["jobs"])
+    assert {job["kind"] for job in listed} == {"index_turns", "extract"}
+    assert {(job["state"], job["session_id"], job["attempts"]) for job in listed} == {("queued", "s1", 0)}
+    await service.work()
+    assert {job["state"] for job in await _jobs(agent, session_id="s1")} <= {"done"}
+    assert await _jobs(agent, state="queued") == []
+    assert await _jobs(agent, session_id="s2") == []
+    for job_id in written["jobs"]:
+        assert (await agent.get(f"/v1/jobs/{job_id}"))["state"] == "done"
+
+
+async def test_an_answer_that_does_not_parse_is_a_failed_job_and_dead_in_the_end(start: Start) -> None:
+    service, agent = await _extracting(start, max_retries=2)
+    await agent.write("My dog is called Rex")
+    service.models.always(CHAT, Text("I will not answer in JSON"))
+    (job,) = (await agent.post("/v1/sessions/s1/end"))["jobs"]
+    for attempt in range(1, 4):
+        await service.work()
+        state = await agent.get(f"/v1/jobs/{job}")
+        assert state["attempts"] == attempt
+        assert state["state"] == ("queued" if attempt < 3 else "dead")
+        assert "UnparseableAnswer" in state["error"]
+        assert "Rex" not in state["error"]
+        await service.pass_time(minutes=16) if attempt < 3 else None
+    report = await service.admin().get("/v1/health/report")
+    assert report["counters"]["dead"] == 1
+    assert report["parts"]["jobs"] == {**report["parts"]["jobs"], "ok": False, "reason": "JobsDead"}
+    assert report["ready"]
+    assert await agent.texts() == []
+
+    service.models.always(CHAT, None)
+    problem(await service.agent("other").ask("POST", f"/v1/jobs/{job}/retry"), 404, "not-found")
+    again = await agent.post(f"/v1/jobs/{job}/retry")
+    assert again["state"] == "queued"
+    problem(await agent.ask("POST", f"/v1/jobs/{job}/retry"), 409, "conflict")
+    await service.work()
+    assert await agent.texts() == ["User's dog is called Rex"]
+
+
+async def test_an_admin_replays_all_dead_jobs(start: Start) -> None:
+    service, agent = await _extracting(start, max_retries=0)
+    service.models.always(CHAT, Text("no"))
+    for session, name in (("s1", "Rex"), ("s2", "Tom")):
+        await agent.write(f"My {session} animal is called {name}", session=session)
+        await agent.post(f"/v1/sessions/{session}/end")
+    await service.work()
+    assert len(await _jobs(agent, state="dead")) == 2
+    service.models.always(CHAT, None)
+    assert (await service.admin().post("/v1/admin/jobs/replay", {"state": "dead"}))["replayed"] == 2
+    await service.work()
+    assert len(await agent.texts()) == 2
+    assert await _jobs(agent, state="dead") == []
+
+
+async def test_a_model_that_is_down_for_an_hour_loses_no_turn_and_the_queue_drains(start: Start) -> None:
+    service, agent = await _extracting(start, max_retries=2, min_turns=1)
+    for path in (CHAT, EMBEDDINGS):
+        service.models.always(path, Status(503))
+    animals = {"dog": "Rex", "cat": "Tom", "bird": "Kea"}
+    for session, (kind, name) in enumerate(animals.items()):
+        await agent.write(f"My {kind} is called {name}", session=f"s{session}")
+    for _ in range(12):
+        await service.pass_time(minutes=5)
+    assert {job["state"] for job in await _jobs(agent)} == {"queued"}
+    assert await agent.texts() == []
+    for session in range(3):
+        assert len((await agent.get(f"/v1/sessions/s{session}/turns"))["turns"]) == 1
+    for path in (CHAT, EMBEDDINGS):
+        service.models.always(path, None)
+    await service.pass_time(minutes=16)
+    await service.pass_time(minutes=16)
+    assert sorted(await agent.texts()) == sorted(f"User's {kind} is called {name}" for kind, name in animals.items())
+    assert (await service.admin().get("/v1/health/report"))["counters"]["pending"] == 0
+
+
+async def test_vectors_of_a_wrong_number_or_length_are_not_stored(start: Start) -> None:
+    service, agent = await _extracting(start)
+    await agent.write("My dog is called Rex", "I live in Oslo")
+    for fault in (wrong_count, wrong_dimension):
+        service.models.always(EMBEDDINGS, Embeddings(fault))
+        await service.pass_time(minutes=16)
+        counts = (await service.admin().get("/v1/admin/diagnostics"))["counts"]
+        assert counts["episodes_indexed"] == 0
+    service.models.always(EMBEDDINGS, None)
+    await service.pass_time(minutes=16)
+    counts = (await service.admin().get("/v1/admin/diagnostics"))["counts"]
+    assert counts["episodes_indexed"] >= 2
+
+
+async def test_turns_that_must_not_be_inferred_from_are_not(start: Start) -> None:
+    service, agent = await _extracting(start)
+    await agent.write("My dog is called Rex", infer=False)
+    await agent.write("I live in Oslo")
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    assert await agent.texts() == ["User lives in Oslo"]
+
+
+async def test_one_noisy_session_does_not_keep_others_waiting(start: Start) -> None:
+    service, agent = await _extracting(start)
+    for number in range(5):
+        await agent.write(*(f"noise {number} {line}" for line in range(100)), session="noisy")
+    await agent.write("I live in Oslo", session="quiet")
+    done = await service.worker.run_due(limit=4)
+    assert done == 4
+    states = {(job["session_id"], job["kind"]): job["state"] for job in await _jobs(agent)}
+    assert states["quiet", "index_turns"] == "done"
+
+
+async def test_a_job_of_a_worker_that_died_is_taken_over_when_its_lease_ends(start: Start) -> None:
+    service, agent = await _extracting(start)
+    await agent.write("I live in Oslo")
+    (job,) = [job["id"] for job in await _jobs(agent)]
+    lease = timedelta(seconds=service.config.worker.lease_seconds)
+    lost = await service.services.storage.transact(
+        lambda tx: tx.jobs.claim(kinds=[JobKind.INDEX_TURNS], lease=lease, worker="lost", now=tx.now())
+    )
+    assert lost is not None
+    assert await service.work() == 0
+    assert (await agent.get(f"/v1/jobs/{job}"))["state"] == "running"
+    await service.pass_time(seconds=service.config.worker.lease_seconds + 1)
+    state = await agent.get(f"/v1/jobs/{job}")
+    assert state["state"] == "done"
+    assert state["attempts"] >= 1
+
+
+async def test_a_worker_whose_job_is_erased_stops_it_and_goes_on(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE, worker=WorkerConfig(lease_seconds=1))
+    agent = service.agent()
+    await agent.write("My dog is called Rex")
+    await agent.post("/v1/sessions/s1/end")
+    await service.worker.run_due([JobKind.INDEX_TURNS])
+    gate = Gate()
+    service.models.script(CHAT, gate)
+    working = asyncio.create_task(service.work())
+    assert await asyncio.to_thread(gate.entered.wait, 20)
+    await agent.forget()
+    await agent.write("I live in Oslo", session="s2")
+    async with asyncio.timeout(20):
+        assert await working >= 2
+    assert not gate.opened.is_set()
+    assert (await agent.get("/v1/jobs", session_id="s2"))["jobs"][0]["state"] == "done"

@@ -1,0 +1,285 @@
+"""The window and the digest: what is shown, when it is folded, and that nothing is ever in neither."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig
+from tests.fakes.model_server import CHAT, Gate, Status, Text
+from tests.integration.service.conftest import Start
+from tests.integration.service.harness import Json, Service, item_texts, turn, window_texts
+
+SPECIAL = (
+    "<|endoftext|>",
+    "<|endofprompt|>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|im_sep|>",
+    "<|start|>",
+    "<|end|>",
+    "<|message|>",
+    "<|channel|>",
+    "<|return|>",
+    "<|call|>",
+    "<|constrain|>",
+    "<|startoftext|>",
+    "<|begin_of_text|>",
+    "<|eot_id|>",
+    "<|start_header_id|>",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<pad>",
+    "[INST]",
+    "[/INST]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "[PAD]",
+    "[UNK]",
+    "<bos>",
+    "<start_of_turn>",
+)
+"""Texts that some model's tokenizer takes for a command."""
+
+
+async def _with_marks(
+    start: Start, *, budget: int = 120, target: int | None = None, cap: int = 2_000, retention: int = 20
+) -> Service:
+    return await start(
+        chat=True,
+        engine=EngineName.NATIVE,
+        short_term=ShortTermConfig(token_budget=budget, hard_event_cap=cap),
+        extraction=ExtractionConfig(idle_seconds=10**8),
+        medium_term=MediumTermConfig(digest_retention=retention, digest_tokens=64, compaction_target=target),
+    )
+
+
+async def test_below_the_trigger_nothing_is_folded(start: Start) -> None:
+    service = await _with_marks(start)
+    for number in range(6):
+        written = await service.agent().write(f"message number {number}")
+    detail = await service.agent().get("/v1/sessions/s1")
+    assert detail["session"]["tokens"] <= 120
+    await service.work()
+    detail = await service.agent().get("/v1/sessions/s1")
+    assert detail["digests"] == []
+    assert [shown["seq"] for shown in detail["window"]] == [1, 2, 3, 4, 5, 6]
+    assert written["seqs"] == [6]
+
+
+async def test_above_the_trigger_the_oldest_turns_are_folded_down_to_the_target(start: Start) -> None:
+    service = await _with_marks(start)
+    agent = service.agent()
+    for number in range(30):
+        await agent.write(f"this is message number {number} of many")
+    before = (await agent.get("/v1/sessions/s1"))["session"]
+    assert before["tokens"] > 120
+    await service.work()
+    detail = await agent.get("/v1/sessions/s1")
+    assert 0 < detail["session"]["tokens"] <= service.config.compaction_target
+    upto = detail["digests"][0]["upto_seq"]
+    assert [shown["seq"] for shown in detail["window"]] == list(range(upto + 1, 31))
+    turns = await agent.get("/v1/sessions/s1/turns")
+    assert [kept["seq"] for kept in turns["turns"]] == list(range(1, 31))
+    assert detail["session"]["tokens"] == sum(shown["tokens"] for shown in detail["window"])
+
+
+async def test_a_turn_is_in_the_window_until_the_digest_that_has_it_is_committed(start: Start) -> None:
+    service = await _with_marks(start, budget=2_000, target=5)
+    agent = service.agent()
+    await agent.write(*(f"message {number}" for number in range(20)))
+    await service.work()
+    asked = await agent.post("/v1/sessions/s1/compact")
+    assert asked["scheduled"]
+    gate = Gate()
+    service.models.script(CHAT, gate)
+    working = asyncio.create_task(service.work())
+    assert await asyncio.to_thread(gate.entered.wait, 20)
+    during = await agent.recall("message", session_id="s1", include=["short_term", "medium_term"])
+    assert len(window_texts(during)) == 20
+    assert during["medium_term"] == {"summary": "", "version": 0}
+    assert (await agent.post("/v1/sessions/s1/compact"))["busy"]
+    written = await agent.write("message 20, said while the fold runs")
+    assert written["seqs"] == [21]
+    gate.opened.set()
+    await working
+    after = await agent.recall("message", session_id="s1", include=["short_term", "medium_term"])
+    assert after["medium_term"]["version"] == 1
+    assert "message 20, said while the fold runs" in window_texts(after)
+
+
+async def test_an_empty_summary_keeps_the_digest_and_fails_the_job(start: Start) -> None:
+    service = await _with_marks(start, budget=2_000, target=5)
+    agent = service.agent()
+    await agent.write("My dog is called Rex", "I live in Oslo")
+    await agent.post("/v1/sessions/s1/compact")
+    await service.work()
+    first = (await agent.get("/v1/sessions/s1"))["digests"]
+    assert len(first) == 1
+    await agent.write("My cat is called Tom", "I play chess")
+    await service.work()
+    window = [shown["seq"] for shown in (await agent.get("/v1/sessions/s1"))["window"]]
+    for answer in (Text(""), Text("  \n"), Text(None), Text("…")):
+        service.models.script(CHAT, answer)
+    (job,) = (await agent.post("/v1/sessions/s1/compact"))["jobs"]
+    for _ in range(4):
+        await service.work()
+        state = await agent.get(f"/v1/jobs/{job}")
+        assert state["state"] == "queued"
+        assert state["error"]
+        detail = await agent.get("/v1/sessions/s1")
+        assert detail["digests"] == first
+        assert [shown["seq"] for shown in detail["window"]] == window
+        service.clock.advance(timedelta(minutes=16))
+    await service.work()
+    assert (await agent.get("/v1/sessions/s1"))["digests"][0]["version"] == 2
+
+
+async def test_the_newest_twenty_of_twenty_five_digests_are_kept(start: Start) -> None:
+    service = await _with_marks(start, budget=2_000, target=5, retention=20)
+    agent = service.agent()
+    await agent.write("My dog is called Rex")
+    for number in range(25):
+        await agent.write(f"message {number}")
+        await agent.post("/v1/sessions/s1/compact")
+        await service.work()
+    digests = (await agent.get("/v1/sessions/s1"))["digests"]
+    assert [digest["version"] for digest in digests] == list(range(25, 5, -1))
+    assert (await agent.recall("x", session_id="s1"))["medium_term"]["version"] == 25
+
+
+async def test_while_the_model_is_down_the_window_is_cut_on_read_and_says_so(start: Start) -> None:
+    service = await _with_marks(start)
+    agent = service.agent()
+    service.models.always(CHAT, Status(503))
+    for number in range(30):
+        await agent.write(f"this is message number {number} of many")
+    await service.work()
+    found = await agent.recall("many", session_id="s1", include=["short_term"])
+    assert {"part": "short_term", "reason": "WindowCut"} in found["degraded"]
+    assert found["usage"]["short_term"] <= 120
+    assert window_texts(found)[-1] == "this is message number 29 of many"
+    assert len((await agent.get("/v1/sessions/s1/turns"))["turns"]) == 30
+    service.models.always(CHAT, None)
+    await service.pass_time(minutes=30)
+    found = await agent.recall("many", session_id="s1", include=["short_term"])
+    assert "short_term" not in {part["part"] for part in found["degraded"]}
+
+
+async def test_a_turn_larger_than_the_whole_budget_is_shown_cut_and_kept_whole(start: Start) -> None:
+    service = await _with_marks(start)
+    agent = service.agent()
+    text = "walnut " * 20_000
+    await agent.write(text)
+    found = await agent.recall("walnut", session_id="s1", include=["short_term"])
+    (shown,) = found["short_term"]["window"]
+    assert shown["truncated"]
+    assert found["usage"]["short_term"] <= 120
+    (kept,) = (await agent.get("/v1/sessions/s1/turns"))["turns"]
+    assert kept["content"] == text
+
+
+async def test_a_call_and_its_result_are_never_parted(start: Start) -> None:
+    service = await _with_marks(start, budget=300)
+    agent = service.agent()
+    for number in range(12):
+        await agent.post(
+            "/v1/write",
+            {
+                "session_id": "s1",
+                "turns": [
+                    turn("user", f"what is the weather in town {number}"),
+                    turn("assistant", parts=[_call(number)]),
+                    turn("tool", parts=[_result(number)]),
+                    turn("assistant", f"it rains in town {number}"),
+                ],
+            },
+        )
+        for worked in (False, True):
+            if worked:
+                await service.work()
+            window = (await agent.get("/v1/sessions/s1"))["window"]
+            parts = [part for shown in window for part in shown["parts"] or ()]
+            calls = [part["id"] for part in parts if part["type"] == "tool_call"]
+            results = [part["id"] for part in parts if part["type"] == "tool_result"]
+            assert calls == results
+    assert (await agent.get("/v1/sessions/s1"))["digests"]
+
+
+def _call(number: int) -> dict[str, object]:
+    return {"type": "tool_call", "id": f"c{number}", "name": "weather", "arguments": {"town": f"town {number}"}}
+
+
+def _result(number: int) -> dict[str, object]:
+    return {"type": "tool_result", "id": f"c{number}", "name": "weather", "content": {"rain": True}}
+
+
+async def test_every_kind_of_part_comes_back_as_it_was_sent(service: Service) -> None:
+    agent = service.agent()
+    parts: list[Json] = [
+        {"type": "text", "text": "Look: \u202e <b>🦙</b> \r\n"},
+        {"type": "tool_call", "id": "c1", "name": "f", "arguments": {"a": [1, 2.5, None, {"b": "ü"}], "": True}},
+        {"type": "tool_call", "id": "c2", "name": "g", "arguments": '{"unfinished": '},
+        {"type": "tool_result", "id": "c1", "name": "f", "content": [{"x": 1e-9}, "text", False], "is_error": False},
+        {"type": "tool_result", "id": "c2", "name": None, "content": None, "is_error": True},
+        {"type": "image", "url": "https://example.org/i.png", "media_type": "image/png", "alt": "a walnut"},
+        {"type": "audio", "url": "data:audio/wav;base64,AAAA", "media_type": None, "alt": None},
+        {"type": "file", "url": "file:///report.pdf", "media_type": "application/pdf", "alt": None},
+    ]
+    said = "2026-01-02T03:04:05.678901Z"
+    await agent.post(
+        "/v1/write",
+        {"session_id": "s1", "turns": [turn("assistant", parts=parts, name="Ada Ü", said_at=said, id="t1")]},
+    )
+    (kept,) = (await agent.get("/v1/sessions/s1/turns"))["turns"]
+    assert kept["parts"] == parts
+    assert (kept["role"], kept["name"], kept["said_at"], kept["id"]) == ("assistant", "Ada Ü", said, "t1")
+    (shown,) = (await agent.recall("walnut", session_id="s1"))["short_term"]["window"]
+    assert shown["parts"] == parts
+    await service.work()
+    assert any("walnut" in text for text in item_texts(await agent.recall("walnut", session_id="s2")))
+
+
+async def test_special_tokens_are_text_in_every_tier(start: Start) -> None:
+    service = await _with_marks(start, budget=4_000, target=5)
+    agent = service.agent()
+    texts = [f"remember that {special} is marker {number}" for number, special in enumerate(SPECIAL)]
+    await agent.write(*texts)
+    await agent.write(" ".join(SPECIAL))
+    await service.work()
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    shown = await agent.recall("text", session_id="s1", include=["short_term"])
+    assert window_texts(shown) == [*texts, " ".join(SPECIAL)]
+    counter = service.services.counter
+    assert [entry["tokens"] for entry in shown["short_term"]["window"]] == [
+        counter.count(text) for text in window_texts(shown)
+    ]
+    assert counter.count("<|endoftext|>") > 1
+    facts = set(await agent.texts())
+    assert {f"{special} is marker {number}" for number, special in enumerate(SPECIAL)} <= facts
+    await agent.post("/v1/sessions/s1/compact")
+    await service.work()
+    digest = (await agent.get("/v1/sessions/s1"))["digests"][0]
+    assert digest["tokens"] == counter.count(digest["summary"])
+    for special in ("<|endoftext|>", "<|im_start|>", "[INST]"):
+        saved = await agent.remember(f"The marker {special} was seen in the log", workspace="w1")
+        found = await agent.recall(f"marker {special} log", workspace="w1", token_budget=500, top_k=5)
+        assert saved["text"] in item_texts(found)
+        assert counter.count(found["long_term"]["block"]) == found["usage"]["long_term"]
+
+
+async def test_the_event_cap_bounds_a_window_of_tiny_turns(start: Start) -> None:
+    service = await _with_marks(start, budget=4_000, cap=10)
+    agent = service.agent()
+    for _ in range(3):
+        await agent.write(*(str(number) for number in range(10)))
+    found = await agent.recall("x", session_id="s1", include=["short_term"])
+    assert len(window_texts(found)) <= 10
+    await service.work()
+    assert len((await agent.get("/v1/sessions/s1"))["window"]) <= 10

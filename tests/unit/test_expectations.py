@@ -1,0 +1,46 @@
+"""What is wrong with a field reads as a sentence of ours, whoever finds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from memory_service.contract.expectations import expectation
+from memory_service.contract.sessions import ErasureSubject
+from memory_service.contract.verbs import RecallRequest, RememberRequest, WriteRequest
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "field", "sentence"),
+    [
+        (RememberRequest, {"text": ""}, "text", "must not be empty"),
+        (RememberRequest, {}, "text", "is required; send it"),
+        (RememberRequest, {"text": "a", "owner": "x"}, "owner", "is not a field here; leave it out"),
+        (RememberRequest, {"text": 5}, "text", "a string"),
+        (RememberRequest, {"text": "a", "importance": 2}, "importance", "at most 1.0"),
+        (RecallRequest, {"query": "a", "top_k": 0}, "top_k", "at least 1"),
+        (
+            RecallRequest,
+            {"query": "a", "scopes": ["all"]},
+            "scopes.0",
+            "one of 'private', 'user', 'shared' or 'session'",
+        ),
+        (
+            WriteRequest,
+            {"session_id": "a b", "turns": [{"role": "user", "content": "x"}]},
+            "session_id",
+            "text that matches",
+        ),
+        (ErasureSubject, {"session": "s"}, "", "`session` needs `agent`: a session id is an agent's own"),
+    ],
+)
+def test_a_wrong_field_is_named_with_what_was_expected(
+    model: type[Any], value: dict[str, Any], field: str, sentence: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        model.model_validate(value)
+    flaw = refused.value.errors()[0]
+    assert ".".join(str(part) for part in flaw["loc"]) == field
+    assert expectation(flaw).startswith(sentence)
