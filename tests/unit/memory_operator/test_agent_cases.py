@@ -10,6 +10,7 @@ import pytest
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.crd.base import ObjectKey
+from memory_service.client import binding
 from tests.unit.memory_operator.world import World, report
 
 TEMPLATE: dict[str, Any] = {"template": {"spec": {"containers": [{"name": "agent", "image": "agent:1"}]}}}
@@ -311,7 +312,6 @@ async def test_the_first_status_says_that_ready_is_unknown_or_why_not(world: Wor
 
 
 async def test_the_client_understands_the_folder(world: World) -> None:
-    binding = pytest.importorskip("memory_service.client.binding")
     await world.ready_store()
     world.agent(
         tools="read",
