@@ -56,7 +56,7 @@ check: lint ## The quick tier: style, types, imports, unit and packaging tests (
 
 test: lint ## Every test that needs no real pods
 	@echo "==> all tests"
-	@$(PYTEST) -n auto tests
+	@$(PYTEST) -n auto tests || { [ $$? -eq 1 ] && echo "==> what failed, once more and alone" && $(PYTEST) --last-failed tests; }
 
 e2e: $(VENV)/.dev ## Every journey in a cluster with real pods, which it starts (or KUBECONFIG's)
 	@echo "==> end-to-end journeys; the first run builds Kubernetes, which takes a while"
