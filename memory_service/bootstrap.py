@@ -20,7 +20,7 @@ from memory_service.contract.config import AuthMode, ServiceConfig, StorageType,
 from memory_service.contract.health import Counters, HealthReport, Part, PartHealth, Reason
 from memory_service.contract.sessions import JobState
 from memory_service.engines import open_engine
-from memory_service.errors import Misconfigured, ModelUnavailable, StorageUnavailable, Unavailable
+from memory_service.errors import Conflict, Misconfigured, ModelUnavailable, StorageUnavailable, Unavailable
 from memory_service.identity.build import make_authenticator
 from memory_service.observability.metered import MeteredChat
 from memory_service.observability.metrics import PrometheusMeter
@@ -215,6 +215,9 @@ class Runtime:
                 self._services = await self._compose()
             except StorageUnavailable as error:
                 self._wait_for(Reason(error.reason), error.detail)
+            except Conflict as error:
+                # Traffic of older replicas was first while the schema changed: it is safe to repeat.
+                self._wait_for(Reason.MIGRATING, error.detail)
             except Misconfigured as error:
                 if self.config.identity.auth is not AuthMode.CLUSTER:
                     raise

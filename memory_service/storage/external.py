@@ -21,7 +21,7 @@ from psycopg import sql
 from memory_service.contract.config import StorageConfig
 from memory_service.contract.health import Part, PartHealth, Reason
 from memory_service.contract.sessions import Diagnostics
-from memory_service.errors import MemoryServiceError, Misconfigured
+from memory_service.errors import Conflict, MemoryServiceError, Misconfigured
 from memory_service.ports.models import Clock
 from memory_service.ports.records import PurgeStep
 from memory_service.ports.storage import Transaction
@@ -42,6 +42,8 @@ T = TypeVar("T")
 _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {LIMITS}"
 _RUNS = 3
 """How often work runs that lost against other transactions."""
+MIGRATE_AGAIN_SECONDS = (0.1, 0.3, 1.0, 2.0)
+"""How long a migration that lost to traffic rests before it begins again."""
 _HEALTH_SECONDS = 2.0
 
 
@@ -77,7 +79,7 @@ class ExternalStorage:
                 return
             self._move_to(Reason.MIGRATING)
             try:
-                await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
+                await self._migrate_beside_traffic()
             except Misconfigured as error:
                 self._refusal = error
                 self._move_to(Reason(error.reason))
@@ -172,6 +174,15 @@ class ExternalStorage:
     def _prepare(self, connection: Connection) -> None:
         if self._meta:
             register_vectors(connection, self._vectors)
+
+    async def _migrate_beside_traffic(self) -> None:
+        """Migrate; where traffic of older replicas was first (a deadlock undid everything), do it again."""
+        for pause in MIGRATE_AGAIN_SECONDS:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
+            except Conflict:
+                await asyncio.sleep(pause)
+        return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
 
     def _migrate(self) -> None:
         try:
