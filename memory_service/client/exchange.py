@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -16,7 +15,6 @@ from memory_service.client.errors import ContractError, NotAllowed, Refuser, Ser
 from memory_service.client.requests import AGENT_HEADER, AUTHORIZATION, USER_HEADER, Answer, Request
 from memory_service.client.transport import BrokenOff, Transport
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 3

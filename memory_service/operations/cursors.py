@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from datetime import UTC, datetime, timedelta
 
 from memory_service.errors import FieldProblem, InvalidRequest
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def encode_cursor(*parts: str | int) -> str:
@@ -30,6 +33,23 @@ def decode_cursor(cursor: str, *types: type[str] | type[int], field: str = "curs
         if type(part) is not kind or (isinstance(part, int) and not -(2**62) < part < 2**62):
             raise _foreign(field)
     return tuple(parts)
+
+
+def time_part(moment: datetime) -> int:
+    """Return a time as a part of a cursor: microseconds since 1970, UTC."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def time_of(part: str | int) -> datetime:
+    """Return the time of a part.
+
+    Raises:
+        InvalidRequest: no calendar has it, so this route did not make the cursor.
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=int(part))
+    except OverflowError as error:
+        raise _foreign("cursor") from error
 
 
 def _foreign(field: str) -> InvalidRequest:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 
 from memory_service.contract.sessions import Job, JobsResponse, JobState
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
 from memory_service.errors import Conflict, NotFound
-from memory_service.operations.cursors import decode_cursor, encode_cursor
+from memory_service.operations.cursors import decode_cursor, encode_cursor, time_of, time_part
 from memory_service.operations.services import Services
 from memory_service.ports.records import JobRow, SessionRow
 from memory_service.ports.storage import Transaction
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 async def list_jobs(
@@ -33,7 +29,7 @@ async def list_jobs(
     before = None
     if cursor is not None:
         micros, job_id = decode_cursor(cursor, int, str)
-        before = (_EPOCH + int(micros) * _MICROSECOND, str(job_id))
+        before = (time_of(micros), str(job_id))
 
     def read(tx: Transaction) -> JobsResponse:
         homes = list(tx.owners.find([home]).values())
@@ -48,7 +44,7 @@ async def list_jobs(
         last = rows[-1] if rows else None
         return JobsResponse(
             jobs=tuple(job_answer(row, names) for row in rows),
-            next_cursor=encode_cursor((last.created_at - _EPOCH) // _MICROSECOND, last.id) if more and last else None,
+            next_cursor=encode_cursor(time_part(last.created_at), last.id) if more and last else None,
         )
 
     return await services.storage.read(read)

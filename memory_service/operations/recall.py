@@ -5,7 +5,6 @@ Recall writes nothing, and a part that is away makes it poorer, never wrong: it 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -47,8 +46,6 @@ from memory_service.ports.records import (
     Vector,
 )
 from memory_service.ports.storage import Transaction
-
-logger = logging.getLogger(__name__)
 
 SPARE = 2
 """How many times `top_k` rows are ranked, so that some stand in for those that are duplicates or too long."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 
 from memory_service.contract.sessions import (
     Digest,
@@ -18,16 +17,13 @@ from memory_service.contract.verbs import Degraded
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
 from memory_service.errors import NotFound
-from memory_service.operations.cursors import decode_cursor, encode_cursor
+from memory_service.operations.cursors import decode_cursor, encode_cursor, time_of, time_part
 from memory_service.operations.enqueue import extract_job, fold_job, index_job
 from memory_service.operations.services import Services
 from memory_service.operations.turns import shown_answer, turn_answer
 from memory_service.operations.windows import read_window
 from memory_service.ports.records import DigestRow, JobDraft, SessionRow
 from memory_service.ports.storage import Transaction
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 async def list_sessions(
@@ -38,7 +34,7 @@ async def list_sessions(
     before = None
     if cursor is not None:
         micros, number = decode_cursor(cursor, int, int)
-        before = (_EPOCH + int(micros) * _MICROSECOND, int(number))
+        before = (time_of(micros), int(number))
 
     def read(tx: Transaction) -> SessionsResponse:
         homes = list(tx.owners.find([home]).values())
@@ -48,9 +44,7 @@ async def list_sessions(
         last = rows[-1] if rows else None
         return SessionsResponse(
             sessions=tuple(session_summary(row) for row in rows),
-            next_cursor=encode_cursor((last.last_write_at - _EPOCH) // _MICROSECOND, last.id)
-            if more and last
-            else None,
+            next_cursor=encode_cursor(time_part(last.last_write_at), last.id) if more and last else None,
         )
 
     return await services.storage.read(read)

@@ -8,7 +8,6 @@ during COMMIT, a row that the transaction left (`commits`) says whether it was s
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +33,6 @@ from memory_service.storage.postgres_tables import PostgresTables, vectors_schem
 from memory_service.storage.search import SearchIndex
 from memory_service.storage.statements import Statements
 from memory_service.storage.transaction import RowTransaction
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import shutil
 import sqlite3
@@ -27,7 +26,6 @@ from memory_service.storage.statements import Link
 if TYPE_CHECKING:
     import psycopg
 
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,8 +16,6 @@ from memory_operator.reconcile.ledger import Ledger
 from memory_operator.reconcile.strangers import Strangers
 from memory_operator.settings import OperatorSettings
 from memory_operator.status.snapshot import HealthState, ProbeResult
-
-logger = logging.getLogger(__name__)
 
 _TOKEN_REVIEW_DELAY_SECONDS = 1.0
 """One write for a burst of new stores; until then a store's tokens are checked by signature only."""

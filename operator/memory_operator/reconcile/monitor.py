@@ -8,7 +8,6 @@ fail. What is found is put where a reconcile reads it, and the object is enqueue
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,8 +28,6 @@ from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.store import health_target
 from memory_operator.status.snapshot import HealthState
 from memory_service.contract.health import Counters, HealthReport
-
-logger = logging.getLogger(__name__)
 
 _CATCH_UP_SECONDS = (0.7, 1.0, 2.0)
 """Delays of the polls after new bindings, until the replicas use them; then the interval of what is not ready."""
