@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from memory_service.client import client as verbs
+from memory_service.client import groups
 from memory_service.client.binding import ResolvedBinding
+from memory_service.client.client import MemoryClient
 from memory_service.client.outbox import Outbox
 
 P = ParamSpec("P")
@@ -93,57 +94,57 @@ class Blocking:
 class SyncFacts(Blocking):
     """`Facts` without an event loop."""
 
-    get = Direct(verbs.Facts.get)
-    patch = Direct(verbs.Facts.patch)
-    delete = Direct(verbs.Facts.delete)
-    list = Direct(verbs.Facts.list)
-    batch = Direct(verbs.Facts.batch)
-    history = Direct(verbs.Facts.history)
-    supersede = Direct(verbs.Facts.supersede)
+    get = Direct(groups.Facts.get)
+    patch = Direct(groups.Facts.patch)
+    delete = Direct(groups.Facts.delete)
+    list = Direct(groups.Facts.list)
+    batch = Direct(groups.Facts.batch)
+    history = Direct(groups.Facts.history)
+    supersede = Direct(groups.Facts.supersede)
 
 
 class SyncSessions(Blocking):
     """`Sessions` without an event loop."""
 
-    list = Direct(verbs.Sessions.list)
-    get = Direct(verbs.Sessions.get)
-    turns = Direct(verbs.Sessions.turns)
-    end = Direct(verbs.Sessions.end)
-    compact = Direct(verbs.Sessions.compact)
-    flush = Direct(verbs.Sessions.flush)
+    list = Direct(groups.Sessions.list)
+    get = Direct(groups.Sessions.get)
+    turns = Direct(groups.Sessions.turns)
+    end = Direct(groups.Sessions.end)
+    compact = Direct(groups.Sessions.compact)
+    flush = Direct(groups.Sessions.flush)
 
 
 class SyncJobs(Blocking):
     """`Jobs` without an event loop."""
 
-    list = Direct(verbs.Jobs.list)
-    get = Direct(verbs.Jobs.get)
-    retry = Direct(verbs.Jobs.retry)
+    list = Direct(groups.Jobs.list)
+    get = Direct(groups.Jobs.get)
+    retry = Direct(groups.Jobs.retry)
 
 
 class SyncReceipts(Blocking):
     """`Receipts` without an event loop."""
 
-    get = Direct(verbs.Receipts.get)
+    get = Direct(groups.Receipts.get)
 
 
 class SyncHealth(Blocking):
     """`Health` without an event loop."""
 
-    live = Direct(verbs.Health.live)
-    ready = Direct(verbs.Health.ready)
-    report = Direct(verbs.Health.report)
+    live = Direct(groups.Health.live)
+    ready = Direct(groups.Health.ready)
+    report = Direct(groups.Health.report)
 
 
 class SyncAdmin(Blocking):
     """`Admin` without an event loop."""
 
-    erase = Direct(verbs.Admin.erase)
-    list = Direct(verbs.Admin.list)
-    diagnostics = Direct(verbs.Admin.diagnostics)
-    replay = Direct(verbs.Admin.replay)
-    export_page = Direct(verbs.Admin.export_page)
-    import_lines = Direct(verbs.Admin.import_lines)
+    erase = Direct(groups.Admin.erase)
+    list = Direct(groups.Admin.list)
+    diagnostics = Direct(groups.Admin.diagnostics)
+    replay = Direct(groups.Admin.replay)
+    export_page = Direct(groups.Admin.export_page)
+    import_lines = Direct(groups.Admin.import_lines)
 
 
 class SyncMemoryClient(Blocking):
@@ -153,7 +154,7 @@ class SyncMemoryClient(Blocking):
     """
 
     def __init__(self, endpoint: str | None = None, **options: Any) -> None:
-        super().__init__(verbs.MemoryClient(endpoint, **options), Runner())
+        super().__init__(MemoryClient(endpoint, **options), Runner())
         self._make_groups()
 
     @classmethod
@@ -161,12 +162,12 @@ class SyncMemoryClient(Blocking):
         """Return a client of the store with this name; `options` are those of `MemoryClient`."""
         return cls(store=store, **options)
 
-    recall = Direct(verbs.MemoryClient.recall)
-    write = Direct(verbs.MemoryClient.write)
-    remember = Direct(verbs.MemoryClient.remember)
-    list = Direct(verbs.MemoryClient.list)
-    forget = Direct(verbs.MemoryClient.forget)
-    deliver = Direct(verbs.MemoryClient.deliver)
+    recall = Direct(MemoryClient.recall)
+    write = Direct(MemoryClient.write)
+    remember = Direct(MemoryClient.remember)
+    list = Direct(MemoryClient.list)
+    forget = Direct(MemoryClient.forget)
+    deliver = Direct(MemoryClient.deliver)
 
     def as_user(self, user: str | None) -> SyncMemoryClient:
         """Return a view that acts on behalf of `user`; it shares connections, breaker, outbox and counts."""

@@ -1,0 +1,146 @@
+"""How turns and facts go out: behind what waits in the outbox, into it in an outage, and through it when durable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Literal
+
+from memory_service.client.calls import Verbs, missing
+from memory_service.client.courier import Courier
+from memory_service.client.errors import ContractError, OutboxError, ServiceUnavailable, UnavailableReason
+from memory_service.client.outbox import lane_of
+from memory_service.client.requests import Request
+from memory_service.contract.scopes import FailureMode
+from memory_service.contract.verbs import Degraded, RememberResponse, WriteResponse
+
+logger = logging.getLogger(__name__)
+_OUTBOX = "outbox"
+
+
+class Appends(Verbs):
+    """Sends what a session appends, in its order."""
+
+    async def append(
+        self,
+        request: Request[Any],
+        session_id: str | None,
+        *,
+        generation: str | None,
+        has_own_key: bool,
+        failure_mode: FailureMode | str | None,
+        durable: bool = False,
+        timeout_seconds: float | None,
+    ) -> tuple[Any, tuple[Degraded, ...]]:
+        """Return the answer of a write or a remember; or None and why it was queued or dropped."""
+        shared = self._shared
+        strict = self._is_strict(failure_mode)
+        deadline = self._deadline(timeout_seconds, shared.deadlines.write)
+        where = {
+            "user": self._user,
+            "session_id": session_id,
+            "has_own_key": has_own_key,
+            "generation": generation or shared.generations.get((self._user, session_id)),
+        }
+        try:
+            answer: Any = None
+            if durable and shared.courier is not None and not shared.is_closed:
+                answer = await self._write_through(shared.courier, request, where, deadline, strict)
+            if answer is None:
+                await self._clear_lane(request, session_id, deadline)
+                answer = await self._call(request, deadline, patient=strict)
+        except ServiceUnavailable as error:
+            if strict:
+                error.idempotency_key = request.idempotency_key
+                raise
+            return None, await self._queue(request, where, error)
+        shared.learn(self._user, session_id, answer.generation)
+        return answer, ()
+
+    async def _write_through(
+        self, courier: Courier, request: Request[Any], where: dict[str, Any], deadline: float, strict: bool
+    ) -> WriteResponse | RememberResponse | None:
+        """Queue a request, then deliver it; None when the outbox does not take it.
+
+        Raises:
+            ContractError: it was refused; it is not queued any more.
+            ServiceUnavailable: it is not delivered; it stays queued unless the caller is told (`strict`).
+        """
+        try:
+            entry_id = await courier.put(request, **where)
+        except OutboxError:
+            logger.warning("the outbox took no turns; they are sent without it", exc_info=True)
+            self._shared.counts.add("unqueued", request.verb)
+            return None
+        lane = lane_of(where["user"], where["session_id"])
+        reason = "the turns are queued; the service did not take them in time"
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self._shared.exchange.clock())):
+                await courier.deliver(lane=lane, fresh=entry_id, deadline=deadline)
+        except (TimeoutError, OutboxError) as error:
+            reason = f"{reason}: {error or type(error).__name__}"
+        result = courier.fate(entry_id)
+        if isinstance(result, ContractError):
+            self._shared.counts.add("refused", request.verb)
+            await asyncio.to_thread(lambda: courier.outbox.discard(entry_id=entry_id))
+            raise result
+        if result is not None:
+            return result
+        if strict:
+            await asyncio.to_thread(lambda: courier.outbox.discard(entry_id=entry_id))
+        self._shared.counts.add("unavailable", request.verb)
+        raise ServiceUnavailable(reason, reason=UnavailableReason.UNREACHABLE)
+
+    async def _clear_lane(self, request: Request[Any], session_id: str | None, deadline: float) -> None:
+        """Deliver what waits before this request.
+
+        Raises:
+            ServiceUnavailable: something still waits, so this request must wait too.
+        """
+        courier = self._shared.courier
+        if courier is None or self._shared.is_closed:
+            return
+        lane = lane_of(self._user, session_id)
+        try:
+            waiting = await courier.waiting(lane)
+            if waiting:
+                async with asyncio.timeout(max(0.0, deadline - self._shared.exchange.clock())):
+                    waiting = (await courier.deliver(lane=lane, deadline=deadline)).waiting
+        except TimeoutError:
+            waiting = 1
+        except OutboxError:
+            # An outbox that cannot be read holds nobody up; its own failure was logged where it was found.
+            logger.warning("the outbox cannot be read", exc_info=True)
+            return
+        if waiting:
+            self._shared.counts.add("unavailable", request.verb)
+            raise ServiceUnavailable(
+                "earlier turns of this session still wait in the outbox", reason=UnavailableReason.UNREACHABLE
+            )
+
+    async def _queue(
+        self, request: Request[Any], where: dict[str, Any], error: ServiceUnavailable
+    ) -> tuple[Degraded, ...]:
+        courier, counts = self._shared.courier, self._shared.counts
+        reason = "OutboxDisabled"
+        if courier is not None:
+            try:
+                await courier.put(request, **where)
+            except OutboxError as problem:
+                reason = type(problem).__name__
+                logger.exception("turns were neither stored nor queued", extra={"reason": reason})
+            else:
+                counts.add("queued", request.verb)
+                logger.warning("queued in the outbox", extra={"verb": request.verb, "reason": error.reason})
+                if not self._shared.is_closed:
+                    courier.kick()
+                return (missing(error),)
+        else:
+            logger.error("turns were neither stored nor queued", extra={"reason": reason})
+        counts.add("dropped", request.verb)
+        return (missing(error), Degraded(part=_OUTBOX, reason=reason))
+
+
+def kept(degraded: tuple[Degraded, ...]) -> Literal["queued", "dropped"]:
+    """Return what became of an append that the service did not take."""
+    return "dropped" if any(item.part == _OUTBOX for item in degraded) else "queued"

@@ -1,0 +1,116 @@
+"""One call of a verb: its deadline, its failure mode, its counts, and what views of one client share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from memory_service.client.binding import BindingSource
+from memory_service.client.courier import Courier
+from memory_service.client.errors import ContractError, ServiceUnavailable, UnavailableReason, invalid
+from memory_service.client.exchange import Counts, Exchange
+from memory_service.client.outbox import Outbox
+from memory_service.client.requests import Request
+from memory_service.contract.scopes import FailureMode
+from memory_service.contract.verbs import Degraded
+
+T = TypeVar("T")
+
+MAX_GENERATIONS = 10_000
+"""Sessions whose last generation is kept in memory; one that was dropped counts as never answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds that a call may take in all, by kind.
+
+    A recall's allows for the two seconds that a service waits for an embedding before it goes on with words alone.
+    """
+
+    recall: float = 4.0
+    write: float = 5.0
+    other: float = 15.0
+    admin: float = 120.0
+
+
+class Shared:
+    """What a client and its views on behalf of users have in common."""
+
+    def __init__(
+        self,
+        *,
+        source: BindingSource,
+        exchange: Exchange,
+        outbox: Outbox | None,
+        deadlines: Deadlines,
+        failure_mode: FailureMode | None,
+        counts: Counts,
+    ) -> None:
+        self.source = source
+        self.exchange = exchange
+        self.deadlines = deadlines
+        self.failure_mode = failure_mode
+        self.counts = counts
+        self.courier = Courier(outbox, exchange, counts, seconds=deadlines.write) if outbox is not None else None
+        self.generations: dict[tuple[str | None, str | None], str] = {}
+        self.is_closed = False
+
+    def learn(self, user: str | None, session_id: str | None, generation: str | None) -> None:
+        """Keep the generation of an answer for entries that may be queued later."""
+        if generation is None:
+            return
+        self.generations.pop((user, session_id), None)
+        self.generations[user, session_id] = generation
+        if len(self.generations) > MAX_GENERATIONS:
+            del self.generations[next(iter(self.generations))]
+
+    def unlearn(self, user: str | None) -> None:
+        """Drop the generations of a user: something was erased."""
+        for key in [key for key in self.generations if key[0] == user]:
+            del self.generations[key]
+
+
+class Verbs:
+    """Calls of one client; the groups below and the client itself are made of it."""
+
+    def __init__(self, shared: Shared, user: str | None) -> None:
+        self._shared = shared
+        self._user = user
+
+    def _deadline(self, seconds: float | None, default: float) -> float:
+        return self._shared.exchange.clock() + (default if seconds is None else seconds)
+
+    async def _ask(self, request: Request[T], *, seconds: float | None = None, admin: bool = False) -> T:
+        """Send a request whose outage raises."""
+        shared = self._shared
+        default = shared.deadlines.admin if admin else shared.deadlines.other
+        return await self._call(request, self._deadline(seconds, default), patient=True)
+
+    async def _call(self, request: Request[T], deadline: float, *, patient: bool) -> T:
+        shared = self._shared
+        try:
+            if shared.is_closed:
+                raise ServiceUnavailable("the client is closed; make a new one", reason=UnavailableReason.CLOSED)
+            answer = await shared.exchange.call(request, user=self._user, deadline=deadline, patient=patient)
+        except ServiceUnavailable as error:
+            shared.counts.add("unavailable", request.verb)
+            error.idempotency_key = request.idempotency_key
+            raise
+        except ContractError:
+            shared.counts.add("refused", request.verb)
+            raise
+        if shared.courier is not None:
+            shared.courier.kick()
+        return answer
+
+    def _is_strict(self, failure_mode: FailureMode | str | None) -> bool:
+        chosen = failure_mode or self._shared.failure_mode or self._shared.source.current().failure_mode
+        try:
+            return FailureMode(chosen) is FailureMode.STRICT
+        except ValueError as error:
+            raise invalid(f"failure_mode {chosen!r}: `soft` or `strict` is expected") from error
+
+
+def missing(error: ServiceUnavailable) -> Degraded:
+    """Return how an answer tells of an outage."""
+    return Degraded(part="service", reason=error.reason.value)
