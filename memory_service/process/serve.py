@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 import ssl
 import sys
@@ -24,7 +23,7 @@ from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
 from memory_service.ports.process import Steps
-from memory_service.worker.loop import Worker
+from memory_service.process.lives import opens_before, stop_on_signals, working
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +60,7 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
+    stop = stop_on_signals()
     listener = _bind(config.server.host, config.server.port)
     async with Runtime(config, clock=clock, steps=steps) as runtime:
         server = _Server(_settings(create_app(runtime), config))
@@ -74,18 +70,13 @@ async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None
                 metrics = _Server(_settings(create_metrics_app(runtime), config, plain=True))
                 side = _bind(config.server.host, config.server.metrics_port)
                 await running.enter_async_context(_listening(metrics, side, None))
-            stopped = asyncio.create_task(stop.wait(), name="stop")
-            opened = asyncio.create_task(runtime.wait_open(), name="open")
-            await asyncio.wait({stopped, opened}, return_when=asyncio.FIRST_COMPLETED)
-            if opened.done():
-                opened.result()
-                await running.enter_async_context(_working(runtime))
+            if await opens_before(stop, runtime):
+                if runs_worker(config):
+                    # Left before the servers are: no job is taken any more while requests finish.
+                    grace = timedelta(seconds=config.server.grace_seconds / 2)
+                    await running.enter_async_context(working(runtime, grace=grace))
                 _announce(config, listener)
-                await stopped
-            else:
-                opened.cancel()
-                await asyncio.gather(opened, return_exceptions=True)
-            stopped.cancel()
+                await stop.wait()
     return 0
 
 
@@ -106,24 +97,6 @@ async def _listening(server: _Server, listener: socket.socket, tls: TlsConfig | 
         if following is not None:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def _working(runtime: Runtime) -> AsyncIterator[None]:
-    """Carry jobs out beside serving. Left before the server is: new work is taken no more while requests finish."""
-    if not runs_worker(runtime.config):
-        yield
-        return
-    worker = Worker(runtime.services(), name=socket.gethostname())
-    runtime.on_wake(worker.wake)
-    working = asyncio.create_task(
-        worker.run(grace=timedelta(seconds=runtime.config.server.grace_seconds / 2)), name="worker"
-    )
-    try:
-        yield
-    finally:
-        worker.stop()
-        await working
 
 
 def _settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uvicorn.Config:

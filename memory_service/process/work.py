@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
 from datetime import timedelta
 
 from memory_service.bootstrap import Runtime
@@ -14,7 +12,7 @@ from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
 from memory_service.ports.process import Steps
-from memory_service.worker.loop import Worker
+from memory_service.process.lives import opens_before, stop_on_signals, working
 
 
 def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | None = None) -> int:
@@ -34,23 +32,9 @@ def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | Non
 
 
 async def _work(config: ServiceConfig, clock: Clock | None, steps: Steps | None) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
+    stop = stop_on_signals()
     async with Runtime(config, clock=clock, steps=steps) as runtime:
-        stopped = asyncio.create_task(stop.wait(), name="stop")
-        opened = asyncio.create_task(runtime.wait_open(), name="open")
-        await asyncio.wait({stopped, opened}, return_when=asyncio.FIRST_COMPLETED)
-        if not opened.done():
-            opened.cancel()
-            await asyncio.gather(opened, return_exceptions=True)
-            return 0
-        opened.result()
-        worker = Worker(runtime.services(), name=socket.gethostname())
-        runtime.on_wake(worker.wake)
-        working = asyncio.create_task(worker.run(grace=timedelta(seconds=config.server.grace_seconds)), name="worker")
-        await stopped
-        worker.stop()
-        await working
+        if await opens_before(stop, runtime):
+            async with working(runtime, grace=timedelta(seconds=config.server.grace_seconds)):
+                await stop.wait()
     return 0
