@@ -26,7 +26,7 @@ class Bridge:
         self._lock = threading.Lock()
         self._pending: Future[Any] | None = None
         self._abandoned = False
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
 
     def wait_for(self, start: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run `start()` on the loop and return its result; blocking, for one thread at a time.
@@ -40,12 +40,13 @@ class Bridge:
             pending = asyncio.run_coroutine_threadsafe(start(), self._loop)
             self._pending = pending
         try:
-            return pending.result()
+            failure = pending.exception()
         except CancelledError as error:
             raise Abandoned from error
-        except Exception as error:
-            self.failure = self.failure or error
-            raise
+        if failure is not None:
+            self.failure = self.failure or failure
+            raise failure
+        return pending.result()
 
     def abandon(self) -> None:
         """Cancel what is waited for and refuse what comes; the thread then ends by itself."""

@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from memory_service.contract.health import Reason
-from memory_service.errors import StorageUnavailable
+from memory_service.errors import Conflict, StorageUnavailable
+
+
+class Duplicate(Conflict):
+    """A unique index has such a row already."""
+
+    def __init__(self) -> None:
+        super().__init__("another write was first; read again, then repeat")
+
+
+class LockTimeout(StorageUnavailable):
+    """Another transaction has held a row for too long."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database is busy; nothing was stored, repeat soon", reason=Reason.STORAGE_UNREACHABLE, retry_after=1
+        )
 
 
 def unavailable(

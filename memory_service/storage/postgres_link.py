@@ -19,6 +19,7 @@ from psycopg.types import TypeInfo
 
 from memory_service.ports.models import Clock
 from memory_service.ports.records import Vector
+from memory_service.storage.errors import Duplicate, LockTimeout
 from memory_service.storage.statements import Row, Statements
 
 _HEADER = struct.Struct(">HH")
@@ -113,14 +114,6 @@ class PostgresLink:
             raise
         self.connection.execute("RELEASE SAVEPOINT part")
 
-    def is_duplicate(self, error: Exception) -> bool:
-        """Whether an error says that a unique index has such a row already."""
-        return isinstance(error, psycopg.errors.UniqueViolation)
-
-    def is_lock_timeout(self, error: Exception) -> bool:
-        """Whether an error says that another transaction has held a row for too long."""
-        return isinstance(error, psycopg.errors.LockNotAvailable)
-
     def vector_in(self, vector: Vector | None) -> PgVector | None:
         """Return the parameter that stores a vector."""
         return None if vector is None else PgVector(vector)
@@ -143,4 +136,9 @@ class PostgresLink:
         values = dict(parameters or {})
         if "clock_shift" in names:
             values["clock_shift"] = self._shift
-        return self.connection.execute(text, values, binary=True)
+        try:
+            return self.connection.execute(text, values, binary=True)
+        except psycopg.errors.UniqueViolation as error:
+            raise Duplicate from error
+        except psycopg.errors.LockNotAvailable as error:
+            raise LockTimeout from error

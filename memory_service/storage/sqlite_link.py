@@ -12,6 +12,7 @@ from typing import Any
 from memory_service.ports.models import Clock
 from memory_service.ports.records import Vector
 from memory_service.storage.encoding import micros, vector_bytes, vector_from_bytes
+from memory_service.storage.errors import Duplicate
 from memory_service.storage.statements import Row, Statements
 
 _PRAGMAS = (
@@ -23,6 +24,8 @@ _PRAGMAS = (
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16000",
 )
+
+_DUPLICATES = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
@@ -88,17 +91,6 @@ class SqliteLink:
             raise
         self.connection.execute("RELEASE part")
 
-    def is_duplicate(self, error: Exception) -> bool:
-        """Whether an error says that a unique index has such a row already."""
-        return isinstance(error, sqlite3.IntegrityError) and error.sqlite_errorname in {
-            "SQLITE_CONSTRAINT_UNIQUE",
-            "SQLITE_CONSTRAINT_PRIMARYKEY",
-        }
-
-    def is_lock_timeout(self, error: Exception) -> bool:
-        """There is one writer, so nobody else holds a row."""
-        return False
-
     def vector_in(self, vector: Vector | None) -> bytes | None:
         """Return the parameter that stores a vector."""
         return None if vector is None else vector_bytes(vector)
@@ -118,4 +110,9 @@ class SqliteLink:
         }
         if "clock_now" in names:
             values["clock_now"] = self.now_micros()
-        return self.connection.execute(text, values)
+        try:
+            return self.connection.execute(text, values)
+        except sqlite3.IntegrityError as error:
+            if error.sqlite_errorname in _DUPLICATES:
+                raise Duplicate from error
+            raise

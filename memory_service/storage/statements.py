@@ -33,7 +33,9 @@ LOCK = "[[FOR NO KEY UPDATE]]"
 class Link(Protocol):
     """A connection inside a transaction. It never commits.
 
-    `rows`, `row` and `run` take the common SQL of this module. List parameters are Python lists.
+    `rows`, `row` and `run` take the common SQL of this module. List parameters are Python lists. They raise Duplicate
+    for a row that a unique index has already, LockTimeout for one that another transaction holds too long, and the
+    driver's own errors for the rest.
     """
 
     is_postgres: bool
@@ -55,12 +57,6 @@ class Link(Protocol):
 
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what happens inside, and only that, when it raises."""
-
-    def is_duplicate(self, error: Exception) -> bool:
-        """Whether an error says that a unique index has such a row already."""
-
-    def is_lock_timeout(self, error: Exception) -> bool:
-        """Whether an error says that another transaction has held a row for too long."""
 
     def vector_in(self, vector: Vector | None) -> Any:
         """Return the parameter that stores a vector."""

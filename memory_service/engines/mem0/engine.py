@@ -160,16 +160,18 @@ class Mem0Engine:
                 for memory in parts.extract(task)
             ]
 
+        running = asyncio.get_running_loop().run_in_executor(self._threads, run)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+            await asyncio.wait({running})
         except asyncio.CancelledError:
             bridge.abandon()
+            running.cancel()
             raise
-        except Exception as error:
-            # Mem0 wraps what our parts raise in exceptions of its own.
-            if bridge.failure is not None and bridge.failure is not error:
-                raise bridge.failure from bridge.failure.__cause__
-            raise
+        if bridge.failure is not None:
+            # Mem0 wraps what our parts raise in exceptions of its own, or goes on without an answer.
+            running.exception()
+            raise bridge.failure from bridge.failure.__cause__
+        return running.result()
 
 
 def _role(attributed_to: str) -> Role:

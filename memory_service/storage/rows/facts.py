@@ -21,6 +21,7 @@ from memory_service.ports.records import (
     Vector,
 )
 from memory_service.storage.encoding import dump, join_terms, micros, micros_or_none, moment
+from memory_service.storage.errors import Duplicate
 from memory_service.storage.rows import fact_columns
 from memory_service.storage.rows.fact_columns import LIVE, SELECT, fact_row
 from memory_service.storage.rows.owners import OwnerKeys
@@ -53,10 +54,8 @@ class FactRows:
         try:
             with self._link.savepoint():
                 row_id = self._insert(owner_id, draft, fact_id, now)
-        except Exception as error:
-            if self._link.is_duplicate(error):
-                raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
-            raise
+        except Duplicate as error:
+            raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
         self.write_source(owner_id, row_id, draft.source)
         self._note((owner_id, row_id), "added", draft.text, actor=actor, now=now, source=draft.source)
         self._owners.revise([owner_id])
@@ -317,10 +316,8 @@ class FactRows:
         try:
             with self._link.savepoint():
                 self._link.run(sql, parameters)
-        except Exception as error:
-            if self._link.is_duplicate(error):
-                raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
-            raise
+        except Duplicate as error:
+            raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
 
     def _delete_rows(self, rows: Sequence[Row]) -> None:
         self.has_deleted = True

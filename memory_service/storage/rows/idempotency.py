@@ -8,6 +8,7 @@ from memory_service.domain.owners import Owner
 from memory_service.errors import InFlight
 from memory_service.ports.records import StoredAnswer
 from memory_service.storage.encoding import micros
+from memory_service.storage.errors import LockTimeout
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.statements import Link
 
@@ -32,10 +33,8 @@ class Answers:
                 " VALUES (:owner_id, :route, :key, :body_hash, :now) ON CONFLICT (owner_id, route, key) DO NOTHING",
                 {**place, "body_hash": body_hash, "now": micros(now)},
             )
-        except Exception as error:
-            if self._link.is_lock_timeout(error):
-                raise InFlight("the same request is still being carried out; repeat it soon", retry_after=1) from error
-            raise
+        except LockTimeout as error:
+            raise InFlight("the same request is still being carried out; repeat it soon", retry_after=1) from error
         if claimed:
             return None
         found = self._link.row(

@@ -15,6 +15,7 @@ from typing import Any
 from memory_service.contract.sessions import JobKind, JobState
 from memory_service.ports.records import JobDraft, JobRow, OwnerRow, SessionRow
 from memory_service.storage.encoding import dump, micros, moment, moment_or_none
+from memory_service.storage.errors import Duplicate
 from memory_service.storage.statements import LOCK, Link, Row
 
 _COLUMNS = (
@@ -72,9 +73,7 @@ class JobQueue:
             try:
                 with self._link.savepoint():
                     found = self._claim_one(kinds, lease, worker)
-            except Exception as error:
-                if not self._link.is_duplicate(error):
-                    raise
+            except Duplicate:
                 continue  # another replica took a job of this lane between our look and our update
             return None if found is None else _job_row(found)
         return None
@@ -248,9 +247,8 @@ class JobQueue:
                         {"id": found[0], "attempts": attempts, "run_at": run_at, "error": error},
                     )
                 return
-            except Exception as raised:
-                if not self._link.is_duplicate(raised):
-                    raise
+            except Duplicate:
+                pass  # a twin was queued meanwhile
             self._put_back(found, attempts=attempts, run_at=run_at, error=error, now=now)
             return
         self._link.run(
