@@ -42,32 +42,6 @@ SYSTEM_PROMPT = (
     'Nothing worth knowing: {"facts": []}.'
 )
 
-ANSWER_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["facts"],
-    "properties": {
-        "facts": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "additionalProperties": False,
-                "required": ["text", "kind", "seqs", "category", "importance", "updates", "contradicts"],
-                "properties": {
-                    "text": {"type": "string"},
-                    "kind": {"type": "string", "enum": [kind.value for kind in FactKind]},
-                    "seqs": {"type": "array", "items": {"type": "integer"}},
-                    "category": {"type": ["string", "null"]},
-                    "importance": {"type": ["number", "null"]},
-                    "updates": {"type": ["string", "null"]},
-                    "contradicts": {"type": "boolean"},
-                },
-            },
-        }
-    },
-}
-"""The answer's JSON schema in the strict form that OpenAI-compatible endpoints take."""
-
 
 class UnusableAnswer(ValueError):
     """A model's answer that is not of the asked-for shape. Its message names what is wrong, never what was answered."""

@@ -222,7 +222,7 @@ def rank(
     items = []
     for at in chosen[:top]:
         tier, row_id = _identity(rows.keys[at])
-        own = {name: float(values[at]) for name, values in parts.items() if values[at] != 0}
+        own = {name: float(values[at]) for name, values in parts.items() if name in _ALWAYS_TOLD or values[at] != 0}
         items.append(
             Ranked(
                 tier=tier,
@@ -496,6 +496,10 @@ OWN_SHARE = 0.4
 embedder spreads its cosines otherwise: then the floor is to be chosen anew (`longTerm.scoreFloor`)."""
 
 
+_ALWAYS_TOLD = frozenset({"words", "meaning"})
+"""Parts that an explanation has even where they are nought, as for the only row that matches."""
+
+
 def _parts(rows: _Rows, has_cosine: NDArray[np.bool_], weights: Weights) -> dict[str, Floats]:
     """Return the rank's parts by name, each a column."""
     words = _standardised(rows.bm25, np.ones(len(rows.bm25), np.bool_))
@@ -507,12 +511,8 @@ def _parts(rows: _Rows, has_cosine: NDArray[np.bool_], weights: Weights) -> dict
     talk = np.where(rows.roles > ROLE_USER, -weights.long_reply * np.log2(length), 0.0)
     oldest, newest = float(rows.said_at.min()), float(rows.said_at.max())
     age = (rows.said_at - oldest) / (newest - oldest) if newest > oldest else np.zeros(len(rows.said_at))
-    return {
-        "words": words,
-        "meaning": weights.cosine * meaning,
-        "long_reply": talk,
-        "recency": weights.recency * age,
-    }
+    parts = {"words": words, "long_reply": talk, "recency": weights.recency * age}
+    return {**parts, "meaning": weights.cosine * meaning} if has_cosine.any() else parts
 
 
 def _standardised(values: Floats, known: NDArray[np.bool_]) -> Floats:

@@ -47,11 +47,6 @@ def test_an_own_system_prompt_keeps_the_answers_shape() -> None:
     assert '{"facts":' in system
 
 
-def test_the_schema_names_no_scope_owner_or_key() -> None:
-    fields = extraction.ANSWER_SCHEMA["properties"]["facts"]["items"]["properties"]
-    assert set(fields) == {"text", "kind", "seqs", "category", "importance", "updates", "contradicts"}
-
-
 def test_an_answer_is_read_with_everything_it_says() -> None:
     (fact,) = parse(
         answer(kind="preference", seqs=[3, 4], category="home", importance=0.7, updates="k1", contradicts=True)
