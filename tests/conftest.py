@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 os.environ.update(
@@ -21,6 +22,12 @@ for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
     os.environ.pop(name, None)
 for name in [name for name in os.environ if name.startswith("MEMPLANE_") and not name.startswith("MEMPLANE_TEST_")]:
     os.environ.pop(name)
+
+# Examples are bounded in number; how long one takes says more about what else the machine does than about the code.
+hypothesis.settings.register_profile(
+    "memplane", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("memplane")
 
 _LOOPBACK = ("127.", "::1", "localhost", "198.18.")
 """198.18.0.0/15 is for benchmarks and never routed: the test cluster's bridge on this machine has addresses of it."""

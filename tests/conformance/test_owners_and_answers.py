@@ -37,7 +37,7 @@ async def test_shared_owners_come_back_under_their_names(store: Store) -> None:
 _PARTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_two_owners_share_a_key(data: st.DataObject) -> None:
     from memory_service.storage.rows.owners import OwnerKeys

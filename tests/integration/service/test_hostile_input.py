@@ -274,7 +274,7 @@ _TEXT = st.text(max_size=60) | st.sampled_from(
 def _texts() -> list[str]:
     drawn: list[str] = []
 
-    @settings(max_examples=40, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=40, derandomize=True, database=None, phases=[Phase.generate])
     @given(text=_TEXT)
     def draw(text: str) -> None:
         drawn.append(text)

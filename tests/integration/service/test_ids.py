@@ -168,7 +168,7 @@ _ANY_ID = st.one_of(
 def _random_ids() -> list[tuple[str, str, str, str | None]]:
     drawn: list[tuple[str, str, str, str | None]] = []
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None, phases=[Phase.generate])
+    @settings(max_examples=60, derandomize=True, database=None, phases=[Phase.generate])
     @given(ids=st.tuples(_ANY_ID, _ANY_ID, _ANY_ID, st.none() | _ANY_ID))
     def draw(ids: tuple[str, str, str, str | None]) -> None:
         drawn.append(ids)

@@ -260,5 +260,5 @@ class OutboxMachine(RuleBasedStateMachine):
             assert [entry.idempotency_key for entry in self.outbox.refused()] == [key for _, key in self.refused]
 
 
-OutboxMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+OutboxMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20)
 TestOutboxKeepsWhatWasPut = OutboxMachine.TestCase

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_service.contract.bindings import BindingPolicy
@@ -413,7 +413,6 @@ def test_a_generation_from_the_future_is_a_wrong_request() -> None:
         scopes.check_generation(given_, numbers(caller), scopes.home_owner(caller))
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_tampered_generation_is_a_wrong_request(data: st.DataObject) -> None:
     caller = agent(ANNA)
@@ -427,7 +426,6 @@ def test_a_tampered_generation_is_a_wrong_request(data: st.DataObject) -> None:
         scopes.check_generation(tampered, numbers(caller, "s1"), scopes.home_owner(caller))
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_as_a_generation_is_a_wrong_request(text: str) -> None:
     caller = agent()
@@ -470,7 +468,6 @@ def key(caller: Caller) -> tuple[object, ...]:
     return (caller.agent, caller.principal)
 
 
-@settings(deadline=None)
 @given(callers, callers, sessions, sessions)
 def test_no_two_callers_have_one_pair_or_one_session(one: Caller, two: Caller, first: str, second: str) -> None:
     assert (scopes.home_owner(one) == scopes.home_owner(two)) == (key(one) == key(two))
@@ -481,7 +478,6 @@ def test_no_two_callers_have_one_pair_or_one_session(one: Caller, two: Caller, f
     )
 
 
-@settings(deadline=None)
 @given(callers, callers, sessions)
 def test_no_plan_reaches_a_pair_of_another_agent_or_a_fenced_user(one: Caller, two: Caller, session_id: str) -> None:
     plan = scopes.read_plan(one, None, session_id)
@@ -509,7 +505,6 @@ def test_no_plan_reaches_a_pair_of_another_agent_or_a_fenced_user(one: Caller, t
                     assert query == Owner(Scope.SHARED)
 
 
-@settings(deadline=None)
 @given(free_text.filter(lambda text: not text.isascii() or not text.isalnum()), callers)
 def test_an_id_is_refused_or_taken_literally(text: str, caller: Caller) -> None:
     is_id = re.fullmatch(SESSION_PATTERN, text) is not None and not text.endswith("\n")

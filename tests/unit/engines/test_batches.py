@@ -19,7 +19,7 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, 
 
 
 @given(TEXTS, st.integers(min_value=LEAST_PIECE_TOKENS + FRAME_TOKENS, max_value=400))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_parts_hold_all_text_in_order_and_fit_the_budget(texts: list[str], budget: int) -> None:
     turns = [SaidTurn(seq, Role.USER, text, None, AT) for seq, text in enumerate(texts)]
     parts = batches(turns, budget, COUNTER)

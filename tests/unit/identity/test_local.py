@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_service.contract.ids import LOCAL_AGENT
@@ -87,7 +87,6 @@ async def test_a_name_that_is_given_twice_is_refused() -> None:
         await call(("X-Memplane-User", "anna"), ("x-memplane-user", "bert"))
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40))
 async def test_two_names_are_never_one_user(one: str, two: str) -> None:
     try:

@@ -196,7 +196,7 @@ SPECS = st.fixed_dictionaries(
 
 
 @given(SPECS, st.dictionaries(st.sampled_from(["a.x.json", "a.y.json", "b.x.json"]), st.sampled_from(["{}", "[]"])))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_same_spec_renders_the_same_bytes_twice_and_then_plans_nothing(spec: Json, rows: dict[str, str]) -> None:
     def rendered(order: dict[str, str]) -> list[Manifest]:
         parsed = memory_store.parse(body("MemoryStore", "notes", spec))
@@ -241,7 +241,6 @@ def test_an_existing_claim_keeps_what_cannot_change() -> None:
     st.dictionaries(st.integers(0, 60).map(lambda number: f"a.{number}.json"), st.text("x", max_size=40), max_size=60),
     st.dictionaries(st.integers(0, 60).map(lambda number: f"a.{number}.json"), st.integers(0, 4), max_size=60),
 )
-@settings(deadline=None)
 def test_bindings_fit_into_their_parts_and_lose_none(rows: dict[str, str], placement: dict[str, int]) -> None:
     parts = bindings.layout(rows, placement, part_bytes=200)
     assert {key: text for part in parts.values() for key, text in part.items()} == rows

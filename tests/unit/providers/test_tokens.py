@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import quicktok
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_service.engines import batches
@@ -29,7 +29,6 @@ def test_counts_are_those_of_the_o200k_vocabulary() -> None:
 
 
 @given(ANY_TEXT, st.integers(min_value=-1, max_value=60))
-@settings(deadline=None)
 def test_a_cut_is_a_prefix_that_counts_at_most_what_was_asked_for(text: str, most: int) -> None:
     cut = COUNTER.cut(text, most)
     assert text.startswith(cut)
@@ -37,13 +36,11 @@ def test_a_cut_is_a_prefix_that_counts_at_most_what_was_asked_for(text: str, mos
 
 
 @given(ANY_TEXT)
-@settings(deadline=None)
 def test_a_text_that_fits_is_not_cut(text: str) -> None:
     assert COUNTER.cut(text, COUNTER.count(text)) == text
 
 
 @given(st.text("ab \n\t'1é漢👩\u200d", max_size=80), st.integers(min_value=1, max_value=20))
-@settings(deadline=None)
 def test_a_cut_leaves_out_little_of_what_would_fit(text: str, most: int) -> None:
     """It may end a token early, where a character spans two tokens; never more than a handful."""
     cut = COUNTER.cut(text, most)
