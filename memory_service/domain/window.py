@@ -93,6 +93,11 @@ def fold_due(window_tokens: int, window_turns: int, *, trigger_tokens: int, even
     return window_tokens > trigger_tokens or window_turns > event_cap
 
 
+def over_target(tokens: int, turns: int, *, target_tokens: int, event_cap: int) -> bool:
+    """Return whether a window has more than a fold leaves: the target mark's tokens, and half of the event cap."""
+    return tokens > target_tokens or turns > max(1, event_cap // 2)
+
+
 def fold_range(turns: Sequence[T], *, target_tokens: int, event_cap: int) -> tuple[T, ...]:
     """Return the oldest of the window's turns that a fold takes so that what stays is within the target mark.
 
@@ -103,7 +108,8 @@ def fold_range(turns: Sequence[T], *, target_tokens: int, event_cap: int) -> tup
     remaining_tokens = sum(turn.tokens for turn in turns)
     wanted = 0
     for wanted in range(len(turns) + 1):
-        if remaining_tokens <= target_tokens and len(turns) - wanted <= max(1, event_cap // 2):
+        left = len(turns) - wanted
+        if not over_target(remaining_tokens, left, target_tokens=target_tokens, event_cap=event_cap):
             break
         if wanted < len(turns):
             remaining_tokens -= turns[wanted].tokens

@@ -21,10 +21,13 @@ def index_job(config: ServiceConfig, session: SessionRow, now: datetime, request
 def fold_job(
     services: Services, session: SessionRow, now: datetime, request_id: str | None, *, force: bool = False
 ) -> JobDraft | None:
-    """Return the job that folds a session's older turns, or None while its window is below the trigger."""
+    """Return the job that folds a session's older turns, or None while its window is below the trigger.
+
+    `force`: the target mark is the trigger.
+    """
     if services.chat is None or not services.config.digests_enabled:
         return None
-    if not fold_is_due(services, session) and not (force and session.window_turns > 0):
+    if not (fold_is_due(services, session) or (force and _fold_would_shrink(services, session))):
         return None
     return _session_job(JobKind.FOLD, session, now, request_id, lane=f"session:{session.id}", force=force)
 
@@ -36,6 +39,16 @@ def fold_is_due(services: Services, session: SessionRow) -> bool:
         session.window_tokens,
         session.window_turns,
         trigger_tokens=config.compaction_trigger,
+        event_cap=config.short_term.hard_event_cap,
+    )
+
+
+def _fold_would_shrink(services: Services, session: SessionRow) -> bool:
+    config = services.config
+    return window.over_target(
+        session.window_tokens,
+        session.window_turns,
+        target_tokens=config.compaction_target,
         event_cap=config.short_term.hard_event_cap,
     )
 

@@ -9,6 +9,7 @@ from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
 from memory_service.errors import Conflict, NotFound
 from memory_service.operations.cursors import decode_cursor, encode_cursor, time_of, time_part
+from memory_service.operations.once import RequestKey, once
 from memory_service.operations.services import Services
 from memory_service.ports.records import JobRow, SessionRow
 from memory_service.ports.storage import Transaction
@@ -60,7 +61,7 @@ async def get_job(services: Services, caller: Caller, job_id: str) -> Job:
     return await services.storage.read(read)
 
 
-async def retry_job(services: Services, caller: Caller, job_id: str) -> Job:
+async def retry_job(services: Services, caller: Caller, job_id: str, *, request_key: RequestKey | None = None) -> Job:
     """Put a dead job of the caller back into the queue.
 
     Raises:
@@ -74,7 +75,8 @@ async def retry_job(services: Services, caller: Caller, job_id: str) -> Job:
         again = tx.jobs.get(job_id) or row
         return job_answer(again, _session_names(tx, [again]))
 
-    answer = await services.storage.transact(work)
+    home = scopes.home_owner(caller)
+    answer = await services.storage.transact(lambda tx: once(tx, home, request_key, Job, lambda: work(tx)))
     services.wake()
     return answer
 

@@ -19,6 +19,7 @@ from memory_service.domain.callers import Caller
 from memory_service.errors import NotFound
 from memory_service.operations.cursors import decode_cursor, encode_cursor, time_of, time_part
 from memory_service.operations.enqueue import extract_job, fold_job, index_job
+from memory_service.operations.once import RequestKey, once
 from memory_service.operations.services import Services
 from memory_service.operations.turns import shown_answer, turn_answer
 from memory_service.operations.windows import read_window
@@ -83,7 +84,13 @@ async def read_turns(
 
 
 async def end_session(
-    services: Services, caller: Caller, session_id: str, *, workspace: str | None, request_id: str | None
+    services: Services,
+    caller: Caller,
+    session_id: str,
+    *,
+    workspace: str | None,
+    request_id: str | None,
+    request_key: RequestKey | None = None,
 ) -> SessionActionResponse:
     """Mark a session as ended and extract what waits, however short it was; a later write opens it again."""
 
@@ -92,11 +99,17 @@ async def end_session(
         tx.sessions.end(session.id, tx.now())
         return _scheduled(tx, session_id, [extract_job(services, session, tx.now(), request_id, force=True)])
 
-    return await _act(services, work)
+    return await _act(services, caller, request_key, work)
 
 
 async def flush_session(
-    services: Services, caller: Caller, session_id: str, *, workspace: str | None, request_id: str | None
+    services: Services,
+    caller: Caller,
+    session_id: str,
+    *,
+    workspace: str | None,
+    request_id: str | None,
+    request_key: RequestKey | None = None,
 ) -> SessionActionResponse:
     """Index and extract what waits now, without ending the session."""
 
@@ -109,13 +122,22 @@ async def flush_session(
         ]
         return _scheduled(tx, session_id, drafts)
 
-    return await _act(services, work)
+    return await _act(services, caller, request_key, work)
 
 
 async def compact_session(
-    services: Services, caller: Caller, session_id: str, *, workspace: str | None, request_id: str | None
+    services: Services,
+    caller: Caller,
+    session_id: str,
+    *,
+    workspace: str | None,
+    request_id: str | None,
+    request_key: RequestKey | None = None,
 ) -> SessionActionResponse:
-    """Fold the window down to its target now; `busy` while a fold of this session is running."""
+    """Fold the window down to its target now; `busy` while a fold of this session is running.
+
+    Nothing is scheduled for a window that is within its target already.
+    """
 
     def work(tx: Transaction) -> SessionActionResponse:
         session = _own_session(tx, caller, session_id, workspace)
@@ -123,7 +145,7 @@ async def compact_session(
             return SessionActionResponse(session_id=session_id, jobs=(), scheduled=False, busy=True)
         return _scheduled(tx, session_id, [fold_job(services, session, tx.now(), request_id, force=True)])
 
-    return await _act(services, work)
+    return await _act(services, caller, request_key, work)
 
 
 def session_summary(row: SessionRow) -> SessionSummary:
@@ -160,8 +182,16 @@ def _scheduled(tx: Transaction, session_id: str, drafts: list[JobDraft | None]) 
     return SessionActionResponse(session_id=session_id, jobs=jobs, scheduled=bool(jobs))
 
 
-async def _act(services: Services, work: Callable[[Transaction], SessionActionResponse]) -> SessionActionResponse:
-    answer = await services.storage.transact(work)
+async def _act(
+    services: Services,
+    caller: Caller,
+    request_key: RequestKey | None,
+    work: Callable[[Transaction], SessionActionResponse],
+) -> SessionActionResponse:
+    home = scopes.home_owner(caller)
+    answer = await services.storage.transact(
+        lambda tx: once(tx, home, request_key, SessionActionResponse, lambda: work(tx))
+    )
     if answer.jobs:
         services.wake()
     return answer

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from memory_service.api.calls import AgentCall, answer
+from memory_service.api.calls import AgentCall, WritingCall, answer
 from memory_service.api.json_route import JsonRoute
 from memory_service.api.routes.memory import Cursor, Limit
 from memory_service.contract.ids import Id, SessionId, Workspace
@@ -62,28 +62,43 @@ async def read_turns(
 
 
 @router.post("/v1/sessions/{session_id}/end", response_model=SessionActionResponse, tags=["sessions"])
-async def end_session(session_id: SessionId, call: AgentCall, body: SessionAction | None = None) -> Response:
+async def end_session(session_id: SessionId, call: WritingCall, body: SessionAction | None = None) -> Response:
     """End a session and extract what waits."""
     done = await sessions_verbs.end_session(
-        call.services, call.caller, session_id, workspace=_workspace(body), request_id=call.request_id
+        call.services,
+        call.caller,
+        session_id,
+        workspace=_workspace(body),
+        request_id=call.request_id,
+        request_key=call.key(f"end:{session_id}", body),
     )
     return answer(done, _status(done))
 
 
 @router.post("/v1/sessions/{session_id}/flush", response_model=SessionActionResponse, tags=["sessions"])
-async def flush_session(session_id: SessionId, call: AgentCall, body: SessionAction | None = None) -> Response:
+async def flush_session(session_id: SessionId, call: WritingCall, body: SessionAction | None = None) -> Response:
     """Index and extract what waits now."""
     done = await sessions_verbs.flush_session(
-        call.services, call.caller, session_id, workspace=_workspace(body), request_id=call.request_id
+        call.services,
+        call.caller,
+        session_id,
+        workspace=_workspace(body),
+        request_id=call.request_id,
+        request_key=call.key(f"flush:{session_id}", body),
     )
     return answer(done, _status(done))
 
 
 @router.post("/v1/sessions/{session_id}/compact", response_model=SessionActionResponse, tags=["sessions"])
-async def compact_session(session_id: SessionId, call: AgentCall, body: SessionAction | None = None) -> Response:
+async def compact_session(session_id: SessionId, call: WritingCall, body: SessionAction | None = None) -> Response:
     """Fold the window down to its target now."""
     done = await sessions_verbs.compact_session(
-        call.services, call.caller, session_id, workspace=_workspace(body), request_id=call.request_id
+        call.services,
+        call.caller,
+        session_id,
+        workspace=_workspace(body),
+        request_id=call.request_id,
+        request_key=call.key(f"compact:{session_id}", body),
     )
     return answer(done, _status(done))
 
@@ -118,9 +133,12 @@ async def get_job(job_id: Id, call: AgentCall) -> Response:
 
 
 @router.post("/v1/jobs/{job_id}/retry", response_model=Job, status_code=202, tags=["jobs"])
-async def retry_job(job_id: Id, call: AgentCall) -> Response:
+async def retry_job(job_id: Id, call: WritingCall) -> Response:
     """Put a dead job back."""
-    return answer(await jobs_verbs.retry_job(call.services, call.caller, job_id), 202)
+    again = await jobs_verbs.retry_job(
+        call.services, call.caller, job_id, request_key=call.key(f"retry:{job_id}", None)
+    )
+    return answer(again, 202)
 
 
 def _workspace(body: SessionAction | None) -> str | None:

@@ -26,6 +26,9 @@ ROUTES: dict[str, tuple[str, str, Json | None, Json | None]] = {
         {"confirm": True, "scope": "session", "session_id": "s9"},
         {"confirm": True, "scope": "session", "session_id": "s8"},
     ),
+    "end": ("POST", "/v1/sessions/s7/end", {}, {"workspace": "another"}),
+    "flush": ("POST", "/v1/sessions/s7/flush", {}, {"workspace": "another"}),
+    "compact": ("POST", "/v1/sessions/s7/compact", {}, {"workspace": "another"}),
 }
 
 
@@ -35,6 +38,7 @@ async def test_the_same_key_and_body_get_the_same_answer_and_another_body_is_ref
 ) -> None:
     agent = service.agent()
     method, path, body, other = ROUTES[route]
+    await agent.write("hello", session="s7")
     fact = await agent.remember("Ben likes coffee")
     path = path.format(fact=fact["id"])
     first = await agent.ask(method, path, body, key="k1")
@@ -52,6 +56,7 @@ async def test_the_same_key_and_body_get_the_same_answer_and_another_body_is_ref
 async def test_the_same_request_at_once_has_one_effect(service: Service, route: str) -> None:
     agent = service.agent()
     method, path, body, _other = ROUTES[route]
+    await agent.write("hello", session="s7")
     fact = await agent.remember("Ben likes coffee")
     asked = [agent.ask(method, path.format(fact=fact["id"]), body, key="k1") for _ in range(6)]
     answers = await asyncio.gather(*asked)

@@ -58,8 +58,9 @@ async def test_an_answer_that_does_not_parse_is_a_failed_job_and_dead_in_the_end
 
     service.models.always(CHAT, None)
     problem(await service.agent("other").ask("POST", f"/v1/jobs/{job}/retry"), 404, "not-found")
-    again = await agent.post(f"/v1/jobs/{job}/retry")
+    again = await agent.post(f"/v1/jobs/{job}/retry", key="k1")
     assert again["state"] == "queued"
+    assert await agent.post(f"/v1/jobs/{job}/retry", key="k1") == again
     problem(await agent.ask("POST", f"/v1/jobs/{job}/retry"), 409, "conflict")
     await service.work()
     assert await agent.texts() == ["User's dog is called Rex"]

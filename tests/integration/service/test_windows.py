@@ -72,6 +72,20 @@ async def test_below_the_trigger_nothing_is_folded(start: Start) -> None:
     assert written["seqs"] == [6]
 
 
+async def test_a_window_within_its_target_has_nothing_to_compact(start: Start) -> None:
+    service = await _with_marks(start, budget=2_000, target=40)
+    agent = service.agent()
+    await agent.write("hello")
+    await service.work()
+    asked = await agent.post("/v1/sessions/s1/compact")
+    assert (asked["scheduled"], asked["busy"], asked["jobs"]) == (False, False, [])
+    await agent.write(*(f"this is message number {number} of many" for number in range(10)))
+    await service.work()
+    assert (await agent.post("/v1/sessions/s1/compact"))["scheduled"]
+    await service.work()
+    assert 0 < (await agent.get("/v1/sessions/s1"))["session"]["tokens"] <= 40
+
+
 async def test_above_the_trigger_the_oldest_turns_are_folded_down_to_the_target(start: Start) -> None:
     service = await _with_marks(start)
     agent = service.agent()
