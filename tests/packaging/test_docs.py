@@ -14,6 +14,7 @@ from typing import get_args
 import pytest
 import yaml
 
+from memory_operator.crd import conditions
 from memory_service.api.problems import STATUS
 from memory_service.client.errors import UnavailableReason
 from memory_service.contract import ids, limits
@@ -121,6 +122,12 @@ def test_the_reason_page_has_every_reason_of_a_part(repository: Path) -> None:
     assert names(rows(page, "Parts of a service")) == {reason.value for reason in Reason}
     for part in Part:
         assert f"`{part.value}`" in page.read_text(encoding="utf-8")
+
+
+def test_the_condition_page_has_every_type_and_every_reason(repository: Path) -> None:
+    page = repository / "docs/reference/conditions.md"
+    assert names(rows(page, "Types")) == {kind.value for kind in conditions.ConditionType}
+    assert names(rows(page, "Reasons")) == {reason.value for reason in conditions.Reason}
 
 
 def test_the_reason_page_has_every_reason_of_degraded(repository: Path) -> None:
