@@ -38,9 +38,9 @@ spec:
 """
 
 
-def connects(namespace: Namespace, pod: str, host: str) -> bool:
-    """Whether a pod gets an answer from a store's port."""
-    script = f"import urllib.request as u; print(u.urlopen('http://{host}:8800/healthz', timeout=4).status)"
+def connects(namespace: Namespace, pod: str, host: str, address: str = "8800/healthz") -> bool:
+    """Whether a pod gets an answer from a port of a store."""
+    script = f"import urllib.request as u; print(u.urlopen('http://{host}:{address}', timeout=4).status)"
     try:
         return namespace.kubectl.execute(pod, "python", "-c", script).strip() == "200"
     except ProgramFailed:
@@ -170,6 +170,8 @@ def test_network_policies_admit_bound_pods_and_the_operator_and_nobody_else(
         for namespace, name in ((team, "unlabelled"), (team, "labelled"), (elsewhere, "labelled")):
             namespace.kubectl.wait("condition=Ready", f"pod/{name}", seconds=POD_READY_SECONDS)
         cluster.wait_until("a bound pod is admitted", lambda: connects(team, "labelled", host), seconds=30)
+        assert connects(team, "deployment/team-memory", "127.0.0.1", "8801/metrics")
+        assert not connects(team, "labelled", host, "8801/metrics")
         assert not connects(team, "unlabelled", host)
         assert not connects(elsewhere, "labelled", host)
     system = Namespace(memplane.namespace, cluster, cluster.kubectl.in_namespace(memplane.namespace))

@@ -32,6 +32,8 @@ MANAGED_SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 PORT: Final = 8800
+METRICS_PORT: Final = 8801
+"""Serves the metrics of a store and nothing else, so that who scrapes reaches no memory and agents reach no metrics."""
 OPERATOR_AUDIENCE: Final = "memplane:operator"
 BINDING_DIRECTORY: Final = "/var/run/memplane"
 BINDING_FILE: Final = "binding.json"

@@ -41,7 +41,7 @@ class OperatorSettings:
     service_monitors: bool = False
     """Whether stores get a ServiceMonitor; needs the Prometheus operator's kinds."""
     metrics_namespaces: tuple[str, ...] = ()
-    """Namespaces whose pods may reach the stores' port to scrape /metrics."""
+    """Namespaces whose pods may reach the stores' metrics port."""
     lease_name: str = "memplane-operator"
     lease_seconds: float = 15
     renew_deadline_seconds: float = 10

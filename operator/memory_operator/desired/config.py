@@ -177,6 +177,7 @@ def service_config(store: MemoryStore, models: Mapping[str, ModelApi], settings:
         server=ServerConfig(
             host="0.0.0.0",
             port=names.PORT,
+            metrics_port=names.METRICS_PORT,
             tls=TlsConfig(cert_file=f"{TLS_DIRECTORY}/tls.crt", key_file=f"{TLS_DIRECTORY}/tls.key")
             if spec.tls
             else None,

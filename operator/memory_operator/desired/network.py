@@ -26,7 +26,10 @@ def service(store: MemoryStore) -> Manifest:
         spec={
             "type": "ClusterIP",
             "selector": store_selector(store.id.name),
-            "ports": [{"name": store.scheme, "port": names.PORT, "targetPort": "http", "protocol": "TCP"}],
+            "ports": [
+                {"name": store.scheme, "port": names.PORT, "targetPort": "http", "protocol": "TCP"},
+                {"name": "metrics", "port": names.METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"},
+            ],
         },
     )
 
@@ -37,8 +40,12 @@ def _in_namespaces(*namespaces: str) -> JsonObject:
     }
 
 
+def _admission(sources: list[JsonObject], port: int) -> JsonObject:
+    return {"from": sources, "ports": [{"port": port, "protocol": "TCP"}]}
+
+
 def network_policy(store: MemoryStore, settings: OperatorSettings) -> Manifest:
-    """Return the policy that admits bound agents, the operator and those who scrape; nobody else."""
+    """Return the policy that admits bound agents and the operator to memory, and to metrics those who scrape."""
     bound: JsonObject = {"matchExpressions": [{"key": names.BINDING_LABEL, "operator": "Exists"}]}
     agents: list[JsonObject] = [{"podSelector": bound}]
     allowed = store.spec.access.allowed_namespaces
@@ -50,10 +57,10 @@ def network_policy(store: MemoryStore, settings: OperatorSettings) -> Manifest:
         "namespaceSelector": _in_namespaces(settings.namespace),
         "podSelector": {"matchLabels": dict(settings.pod_labels)},
     }
-    sources = [agents, [operator]]
+    ingress = [_admission(agents, names.PORT), _admission([operator], names.PORT)]
     if settings.metrics_namespaces:
-        sources.append([{"namespaceSelector": _in_namespaces(*settings.metrics_namespaces)}])
-    ports = [{"port": names.PORT, "protocol": "TCP"}]
+        scrapers: JsonObject = {"namespaceSelector": _in_namespaces(*settings.metrics_namespaces)}
+        ingress.append(_admission([scrapers], names.METRICS_PORT))
     return child(
         store.id,
         "networking.k8s.io/v1",
@@ -63,14 +70,14 @@ def network_policy(store: MemoryStore, settings: OperatorSettings) -> Manifest:
         spec={
             "podSelector": {"matchLabels": store_selector(store.id.name)},
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": source, "ports": ports} for source in sources],
+            "ingress": ingress,
         },
     )
 
 
 def service_monitor(store: MemoryStore) -> Manifest:
     """Return the ServiceMonitor by which the Prometheus operator scrapes a store."""
-    target: JsonObject = {"port": store.scheme, "path": "/metrics", "scheme": store.scheme}
+    target: JsonObject = {"port": "metrics", "path": "/metrics"}
     return child(
         store.id,
         "monitoring.coreos.com/v1",

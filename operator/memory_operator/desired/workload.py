@@ -108,7 +108,10 @@ def _container(store: MemoryStore, mounts: list[JsonObject], settings: OperatorS
         "imagePullPolicy": wanted.image_pull_policy or settings.image_pull_policy,
         "command": ["memplane"],
         "args": ["serve", "--config", f"{CONFIG_DIRECTORY}/{CONFIG_FILE}"],
-        "ports": [{"name": "http", "containerPort": names.PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http", "containerPort": names.PORT, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": names.METRICS_PORT, "protocol": "TCP"},
+        ],
         "readinessProbe": _probe(store, "/readyz", period=2, failures=2, timeout=2),
         "livenessProbe": _probe(store, "/healthz", period=10, failures=6, timeout=5),
         # On a node that is short of CPU a start takes longer than a hang may: the others are judged after it.
