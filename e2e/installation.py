@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,13 +104,13 @@ class Installation:
         }
         return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
-    def upgrade(self, *arguments: str, **values: Any) -> str:
+    def upgrade(self, *arguments: str, chart: Path = CHART, **values: Any) -> str:
         """Install the chart, or upgrade it, and wait until the operator is ready."""
         return self.cluster.helm(
             "upgrade",
             "--install",
             self.release,
-            str(CHART),
+            str(chart),
             "--namespace",
             self.namespace,
             "--wait",

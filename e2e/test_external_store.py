@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ with SyncMemoryClient.bind("team", outbox=None, failure_mode="strict") as client
             continue
         acknowledged.append(number)
         number += 1
+        print("acknowledged", flush=True)
         time.sleep(0.02)
     stored, after, page, refusals = [], None, True, 0
     while page:
@@ -76,20 +78,35 @@ class Account:
 
     def balance(self) -> None:
         """Every write that was acknowledged is stored once, in order, and nothing else is."""
-        assert len(self.acknowledged) > 20, self
+        assert len(self.acknowledged) >= 20, self
         assert self.stored == self.acknowledged
 
 
 @contextlib.contextmanager
 def writing(namespace: Namespace, session: str) -> Iterator[Account]:
-    """A time in which the agent writes; the account is filled in at its end."""
+    """A time in which the agent writes, from before its begin to after its end; the account is filled in then."""
     account = Account([], [], [])
+    lines: list[str] = []
     process = namespace.kubectl.open("exec", "deployment/assistant", "--", "python", "-c", WRITER, session)
+    assert process.stdout is not None
+    reading = Thread(target=lines.extend, args=(process.stdout,), daemon=True)
+    reading.start()
     try:
+
+        def until_written(count: int) -> None:
+            namespace.cluster.wait_until(
+                f"{count} writes", lambda: len(lines) >= count, seconds=60, explain=lambda: "".join(lines)
+            )
+
+        until_written(10)
         yield account
+        until_written(len(lines) + 10)
     finally:
         namespace.kubectl.execute("deployment/assistant", "touch", f"/tmp/stop-{session}")
-        said, _ = process.communicate(timeout=120)
+        process.wait(timeout=120)
+        reading.join(timeout=10)
+        process.stdout.close()
+    said = "".join(lines)
     assert process.returncode == 0, said
     found = json.loads(said.splitlines()[-1])
     account.acknowledged, account.stored, account.failed = found["acknowledged"], found["stored"], found["failed"]
@@ -182,6 +199,32 @@ def test_a_rolling_update_loses_no_write(team: Namespace) -> None:
     account.balance()
     assert account.failed == []
     assert fingerprint(agent_pods(team)) == agent
+
+
+def test_an_upgrade_to_another_image_loses_no_write(
+    team: Namespace, memplane: Installation, newer_service_image: str
+) -> None:
+    until_two_serve(team)
+    agent = fingerprint(agent_pods(team))
+
+    def images() -> set[str]:
+        return {container["image"] for pod in store_pods(team) for container in pod["spec"]["containers"]}
+
+    try:
+        with writing(team, "upgrade") as account:
+            replace(memplane, service_image=newer_service_image).upgrade()
+            team.cluster.wait_until(
+                "new pods", lambda: images() == {newer_service_image}, seconds=POD_READY_SECONDS, explain=team.describe
+            )
+            until_two_serve(team)
+        account.balance()
+        assert account.failed == []
+        assert fingerprint(agent_pods(team)) == agent
+    finally:
+        memplane.upgrade()
+    team.cluster.wait_until(
+        "the pods of before", lambda: images() == {memplane.service_image}, seconds=POD_READY_SECONDS
+    )
 
 
 def test_the_kill_of_either_pod_loses_no_write(team: Namespace, local_cluster: LocalCluster) -> None:

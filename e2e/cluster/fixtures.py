@@ -26,6 +26,8 @@ __all__ = [
     "fake_namespace",
     "local_cluster",
     "namespace",
+    "newer_operator_image",
+    "newer_service_image",
     "operator_image",
     "postgres_image",
     "pytest_runtest_makereport",
@@ -133,6 +135,18 @@ def service_image(cluster: Cluster) -> str:
 def operator_image(cluster: Cluster) -> str:
     """The operator's image, on every node: built from this checkout, or named by MEMPLANE_OPERATOR_IMAGE."""
     return _image(cluster, "operator", images.operator)
+
+
+@pytest.fixture(scope="session")
+def newer_service_image(cluster: Cluster) -> str:
+    """What an upgrade goes to: built here, or named by MEMPLANE_NEWER_SERVICE_IMAGE."""
+    return _image(cluster, "newer_service", lambda: images.newer(images.service()))
+
+
+@pytest.fixture(scope="session")
+def newer_operator_image(cluster: Cluster) -> str:
+    """What an upgrade goes to: built here, or named by MEMPLANE_NEWER_OPERATOR_IMAGE."""
+    return _image(cluster, "newer_operator", lambda: images.newer(images.operator()))
 
 
 @pytest.fixture(scope="session")

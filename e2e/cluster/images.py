@@ -32,7 +32,7 @@ _BASE_PACKAGES = (
 )
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "constraints.txt", "memory_service", "operator")
 _BUILD_LIMIT_SECONDS = 1800
-_KEPT_BUILDS = 3  # of each image; they share all layers but the last, unless dependencies change
+_KEPT_BUILDS = 4  # of each image, newer ones included; they share all layers but the last, mostly
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,29 @@ def _build(name: str, sources: Sequence[str]) -> Image:
                 f"--tag={reference}",
                 str(home.REPOSITORY),
             )
-        with step(f"saving {reference}"):
-            _buildah("push", "--disable-compression", reference, f"oci:{layout.folder}:{key}")
-        kept = layout.tags()[-_KEPT_BUILDS:]
-        for old in layout.tags():
-            if old not in kept:
-                _buildah("untag", f"localhost/memplane/{name}:{old}")
-        layout.keep(kept)
+        _save(reference, layout, key)
     return Image(reference, layout)
+
+
+def newer(image: Image) -> Image:
+    """Another image of the same programs, as the next release has one: other name, other digest."""
+    tag = f"{image.tag}-newer"
+    if tag not in image.layout.tags():
+        with _one_builder_at_a_time():
+            image.layout.relabel(image.tag, tag, {"org.opencontainers.image.version": "newer"})
+    return Image(f"{image.repository}:{tag}", image.layout)
+
+
+def _save(reference: str, layout: Layout, key: str) -> None:
+    """Put a built image into its layout, and forget the oldest ones there."""
+    with step(f"saving {reference}"):
+        _buildah("push", "--disable-compression", reference, f"oci:{layout.folder}:{key}")
+    kept = layout.tags()[-_KEPT_BUILDS:]
+    repository = reference.rpartition(":")[0]
+    forgotten = {f"{repository}:{old}" for old in layout.tags() if old not in kept}
+    layout.keep(kept)
+    if gone := forgotten & set(_built_names()):
+        _buildah("rmi", *sorted(gone))
 
 
 @contextmanager
@@ -143,6 +158,10 @@ def _buildah(*arguments: str) -> str:
     return run(["buildah", *arguments], environment=environment, timeout_seconds=_BUILD_LIMIT_SECONDS)
 
 
+def _built_names() -> list[str]:
+    return _buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines()
+
+
 def _suite() -> str:
     lines = Path("/etc/os-release").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)["VERSION_CODENAME"].strip('"')
@@ -155,7 +174,7 @@ def _base_key() -> str:
 def _base() -> str:
     """The base image's name; made when it is not there."""
     reference = f"localhost/memplane/base:{_base_key()}"
-    if reference in _buildah("images", "--format", "{{.Name}}:{{.Tag}}").splitlines():
+    if reference in _built_names():
         return reference
     with step(f"making {reference} from Debian packages"):
         root = home.images() / "base.tar"

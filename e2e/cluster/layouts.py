@@ -4,10 +4,11 @@ A layer that two builds share lies there once, so saving an image after an edit 
 skips what it has.
 """
 
+import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -57,6 +58,24 @@ class Layout:
             entry = tarfile.TarInfo("index.json")
             entry.size = len(index)
             tar.addfile(entry, io.BytesIO(index))
+
+    def relabel(self, tag: str, to: str, labels: Mapping[str, str]) -> None:
+        """Save an image once more, with labels of its own and the same layers."""
+        entry = self._entry(tag)
+        manifest = json.loads(self._blob(entry["digest"]).read_text())
+        config = json.loads(self._blob(manifest["config"]["digest"]).read_text())
+        config["config"]["Labels"] = {**(config["config"].get("Labels") or {}), **labels}
+        manifest["config"] |= self._add(config)
+        index = self._index()
+        index["manifests"].append({**entry, **self._add(manifest), "annotations": {_TAG: to}})
+        (self.folder / "index.json").write_text(json.dumps(index))
+
+    def _add(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Write a blob and return what refers to it."""
+        text = json.dumps(content).encode()
+        digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
+        self._blob(digest).write_bytes(text)
+        return {"digest": digest, "size": len(text)}
 
     def keep(self, tags: Sequence[str]) -> None:
         """Forget all other images, and blobs that no kept one needs."""

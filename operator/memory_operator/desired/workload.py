@@ -32,6 +32,8 @@ USER_ID: Final = 65532
 _DEFAULT_RESOURCES: Final[JsonObject] = {"requests": {"cpu": "100m", "memory": "384Mi"}}
 _API_TOKEN_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_SECONDS: Final = 3607
+DRAIN_SECONDS: Final = 5
+"""How long a pod that is told to end goes on serving: until every node has heard that it is no longer an endpoint."""
 
 
 def _secret_volume(name: str, secret: str, items: Mapping[str, str]) -> JsonObject:
@@ -125,6 +127,9 @@ def _container(store: MemoryStore, mounts: list[JsonObject], settings: OperatorS
         },
         "volumeMounts": mounts,
     }
+    if not store.is_local:
+        # Another pod takes over, and callers are sent to it a moment later than this one is told to end.
+        content["lifecycle"] = {"preStop": {"sleep": {"seconds": DRAIN_SECONDS}}}
     if wanted.env:
         content["env"] = [dict(item) for item in wanted.env]
     return content
@@ -157,7 +162,7 @@ def _pod(store: MemoryStore, models: Mapping[str, ModelApi], settings: OperatorS
         "serviceAccountName": account_name(store),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": GRACE_SECONDS + 5,
+        "terminationGracePeriodSeconds": GRACE_SECONDS + 5 + (0 if store.is_local else DRAIN_SECONDS),
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,

@@ -162,6 +162,14 @@ def test_every_secret_is_an_optional_volume_and_never_a_variable() -> None:
         assert "secretKeyRef" not in canonical_json(pod)
 
 
+def test_a_pod_that_another_one_takes_over_from_serves_on_until_callers_have_heard_of_it() -> None:
+    (pod,) = pods(render("external-store"))
+    pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert 0 < pause <= pod["terminationGracePeriodSeconds"] - config.GRACE_SECONDS
+    (alone,) = pods(render("local-store"))
+    assert "lifecycle" not in alone["containers"][0], "the next pod waits for the end of this one"
+
+
 def test_all_children_but_a_retained_claim_belong_to_their_owner() -> None:
     for item in render("local-store"):
         is_owned = bool(item["metadata"].get("ownerReferences"))
