@@ -63,6 +63,7 @@ class Runtime:
         self._services: Services | None = None
         self._waiting = PartHealth(ok=False, reason=Reason.STARTING, message="starting", since=self.clock.now())
         self._opening: asyncio.Task[None] | None = None
+        self._storage_to_be: Storage | None = None
         self._wakers: list[Callable[[], None]] = []
         self._counted: tuple[datetime, Counters] | None = None
         self._known: dict[Part, PartHealth] = {}
@@ -152,6 +153,7 @@ class Runtime:
             Part.JOBS: well,
         }
         if self._services is None:
+            await self._look_at_the_lock()
             secret = self._waiting.reason is Reason.SECRET_MISSING
             parts[Part.SECRETS] = self._waiting if secret else well
             parts[Part.STORAGE] = self._waiting
@@ -162,6 +164,16 @@ class Runtime:
         if parts[Part.STORAGE].ok:
             parts[Part.JOBS] = self._jobs(await self.counters(), now)
         return parts
+
+    async def _look_at_the_lock(self) -> None:
+        """A storage that is being opened says itself whether another process holds it."""
+        if self._storage_to_be is None:
+            return
+        storage = (await self._storage_to_be.health())[Part.STORAGE]
+        if storage.reason is Reason.WAITING_FOR_LOCK:
+            self._wait_for(storage.reason, storage.message)
+        elif self._waiting.reason is Reason.WAITING_FOR_LOCK:
+            self._wait_for(Reason.STARTING, "opening the storage")
 
     async def counters(self) -> Counters:
         """Return facts and jobs, counted at most every few seconds; zeros while the storage is away."""
@@ -244,19 +256,22 @@ class Runtime:
                 "create the Secret, or set MEMPLANE_DSN",
                 reason=Reason.SECRET_MISSING.value,
             )
-        if storage_config.lock_wait_seconds > 0:
-            self._wait_for(Reason.WAITING_FOR_LOCK, "waiting for the data folder that another process serves")
+        if self._waiting.reason is Reason.SECRET_MISSING:
+            self._wait_for(Reason.STARTING, "opening the storage")
         storage: Storage = open_storage(
             storage_config,
             embedding_model=self._embedder.model,
             dimension=self._embedder.dimension,
             clock=self.clock,
         )
+        self._storage_to_be = storage
         try:
             await asyncio.gather(storage.migrate(), asyncio.to_thread(self._counter.warm), self._warm_embedder())
         except BaseException:
             await storage.close()
             raise
+        finally:
+            self._storage_to_be = None
         return Services(
             config=self.config,
             storage=storage,

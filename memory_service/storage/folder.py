@@ -6,6 +6,7 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from memory_service.contract.health import Reason
@@ -24,8 +25,8 @@ class FolderLock:
         self._file: int | None = None
         self._given_up = threading.Event()
 
-    def take(self) -> None:
-        """Make the folder if needed and lock it, waiting as long as was asked for.
+    def take(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        """Make the folder if needed and lock it, waiting as long as was asked for; `on_wait` is told that it waits.
 
         Raises:
             FolderLocked: another process serves the folder.
@@ -42,7 +43,11 @@ class FolderLock:
                 reason=Reason.STORAGE_UNREACHABLE,
             ) from error
         deadline = time.monotonic() + self._wait_seconds
+        is_waiting = False
         while not _is_taken(file):
+            if not is_waiting:
+                is_waiting = True
+                on_wait()
             if time.monotonic() >= deadline or self._given_up.wait(_LOOK_AGAIN_SECONDS):
                 holder = _holder(file)
                 os.close(file)

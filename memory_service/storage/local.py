@@ -97,9 +97,8 @@ class LocalStorage:
         async with self._opening:
             if self._writer is not None:
                 return
-            self._move_to(Reason.WAITING_FOR_LOCK)
             try:
-                await asyncio.to_thread(self._lock.take)
+                await asyncio.to_thread(self._lock.take, lambda: self._move_to(Reason.WAITING_FOR_LOCK))
                 self._move_to(Reason.MIGRATING)
                 await asyncio.to_thread(self._open)
             except Misconfigured as error:
@@ -137,6 +136,8 @@ class LocalStorage:
     async def health(self) -> Mapping[str, PartHealth]:
         """Return the parts `storage` and `schema`, from a real query; never raises."""
         state, message = self._state, "" if self._refusal is None else self._refusal.detail
+        if state is Reason.WAITING_FOR_LOCK and not message:
+            message = "waiting for the data folder that another process serves"
         if state is Reason.OK:
             try:
                 await asyncio.wait_for(self.read(lambda tx: tx.owners.principal_name("")), _HEALTH_SECONDS)

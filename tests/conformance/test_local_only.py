@@ -21,6 +21,7 @@ from memory_service.ports.storage import Transaction
 from memory_service.storage.local import DATABASE, LocalStorage
 from memory_service.storage.sqlite_link import SqliteLink
 from memory_service.storage.transaction import RowTransaction
+from tests.fakes.identity_world import eventually
 from tests.fakes.stores import Store, session_of, turn
 
 
@@ -68,8 +69,15 @@ async def test_a_process_that_waits_gets_the_folder_when_it_is_given_back(tmp_pa
     second = Store(StorageConfig(data_dir=str(tmp_path), lock_wait_seconds=60))
     opening = asyncio.ensure_future(second.open())
     await asyncio.sleep(0)
-    health = await second.storage.health()
-    assert (health[Part.STORAGE].ok, health[Part.STORAGE].reason) == (False, Reason.WAITING_FOR_LOCK)
+    assert (await second.storage.health())[Part.STORAGE].reason is Reason.STARTING, "nothing is waited for yet"
+
+    async def is_looked_at() -> bool:
+        return (await second.storage.health())[Part.STORAGE].reason is not Reason.STARTING
+
+    await eventually(is_looked_at)
+    health = (await second.storage.health())[Part.STORAGE]
+    assert (health.ok, health.reason) == (False, Reason.WAITING_FOR_LOCK)
+    assert "another process" in health.message
     await first.close()
     await opening
     assert await texts(second) == ["from the first"]

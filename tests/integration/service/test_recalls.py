@@ -12,6 +12,7 @@ import pytest
 
 from memory_service.contract.config import LongTermConfig, ServiceConfig, StorageConfig, StorageType
 from memory_service.errors import StorageUnavailable
+from tests.fakes.identity_world import eventually
 from tests.fakes.model_server import EMBEDDINGS, ModelServer, Status
 from tests.fakes.stores import MovableClock
 from tests.integration.service.conftest import Start
@@ -193,6 +194,12 @@ async def test_a_service_that_could_not_open_its_storage_lives_and_says_so(
             ready = (await service.http.get("/readyz")).json()
             assert not ready["ready"]
             assert not ready["parts"]["storage"]["ok"]
+            expected = {"locked folder": "WaitingForLock", "no database": "StorageUnreachable"}[why]
+
+            async def says_why() -> bool:
+                return bool((await service.http.get("/readyz")).json()["parts"]["storage"]["reason"] == expected)
+
+            await eventually(says_why)
 
 
 async def _poorer_but_alive(agent: Asker) -> None:
