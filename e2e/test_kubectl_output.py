@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from e2e.cluster import home
 from e2e.cluster.clusters import Namespace
 from e2e.installation import agent_memory, local_store, memory_store, wait_for
+from tests.packaging.pages import blocks, missing_line
 
 REFUSED = {
     "a storage type that does not exist": (
@@ -40,6 +42,29 @@ def ready(team: Namespace) -> Namespace:
 
 def columns(text: str) -> list[str]:
     return text.splitlines()[0].split()
+
+
+def shown() -> list[tuple[str, str]]:
+    """The commands of the page about kubectl, each with what it says that they print."""
+    found = blocks(home.REPOSITORY / "docs" / "reference" / "kubectl.md")
+    commands = [(at, block.body.strip()) for at, block in enumerate(found) if block.language == "sh"]
+    assert all(found[at + 1].language == "text" for at, _ in commands)
+    return [(command.removeprefix("kubectl "), found[at + 1].body) for at, command in commands]
+
+
+@pytest.mark.parametrize(("command", "expected"), shown(), ids=[command for command, _ in shown()])
+def test_kubectl_prints_what_the_page_shows(ready: Namespace, command: str, expected: str) -> None:
+    # The state of the page is one in which nothing has happened for a while.
+    said = ""
+
+    def is_as_shown() -> bool:
+        nonlocal said
+        said = ready.kubectl(*command.split())
+        return missing_line(said, expected) is None
+
+    ready.cluster.wait_until(
+        f"{command!r} as shown", is_as_shown, seconds=30, explain=lambda: f"{missing_line(said, expected)}\nin\n{said}"
+    )
 
 
 def test_get_memplane_lists_every_kind(ready: Namespace) -> None:

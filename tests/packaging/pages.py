@@ -147,7 +147,7 @@ class Reader:
                 check=False,
                 text=True,
             )
-            missing = _missing(ran.stdout, expected)
+            missing = missing_line(ran.stdout, expected)
             if ran.returncode == 0 and missing is None:
                 return
             if not reads or time.monotonic() > until:
@@ -200,7 +200,7 @@ class Reader:
         assert service.returncode == 0, f"the service ended with {service.returncode}:\n{self.log}"
 
 
-def _missing(printed: str, expected: str) -> str | None:
+def missing_line(printed: str, expected: str) -> str | None:
     """Return the first expected line that was not printed after the ones before it, None when all were."""
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     at = 0
