@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from memory_service.api.calls import AgentCall, WritingCall, answer
+from memory_service.api.calls import AgentCall, Call, WritingCall, answer
 from memory_service.api.json_route import JsonRoute
 from memory_service.api.routes.memory import Cursor, Limit
 from memory_service.contract.ids import Id, SessionId, Workspace
@@ -64,43 +65,19 @@ async def read_turns(
 @router.post("/v1/sessions/{session_id}/end", response_model=SessionActionResponse, tags=["sessions"])
 async def end_session(session_id: SessionId, call: WritingCall, body: SessionAction | None = None) -> Response:
     """End a session and extract what waits."""
-    done = await sessions_verbs.end_session(
-        call.services,
-        call.caller,
-        session_id,
-        workspace=_workspace(body),
-        request_id=call.request_id,
-        request_key=call.key(f"end:{session_id}", body),
-    )
-    return answer(done, _status(done))
+    return await _act("end", sessions_verbs.end_session, session_id, call, body)
 
 
 @router.post("/v1/sessions/{session_id}/flush", response_model=SessionActionResponse, tags=["sessions"])
 async def flush_session(session_id: SessionId, call: WritingCall, body: SessionAction | None = None) -> Response:
     """Index and extract what waits now."""
-    done = await sessions_verbs.flush_session(
-        call.services,
-        call.caller,
-        session_id,
-        workspace=_workspace(body),
-        request_id=call.request_id,
-        request_key=call.key(f"flush:{session_id}", body),
-    )
-    return answer(done, _status(done))
+    return await _act("flush", sessions_verbs.flush_session, session_id, call, body)
 
 
 @router.post("/v1/sessions/{session_id}/compact", response_model=SessionActionResponse, tags=["sessions"])
 async def compact_session(session_id: SessionId, call: WritingCall, body: SessionAction | None = None) -> Response:
     """Fold the window down to its target now."""
-    done = await sessions_verbs.compact_session(
-        call.services,
-        call.caller,
-        session_id,
-        workspace=_workspace(body),
-        request_id=call.request_id,
-        request_key=call.key(f"compact:{session_id}", body),
-    )
-    return answer(done, _status(done))
+    return await _act("compact", sessions_verbs.compact_session, session_id, call, body)
 
 
 @router.get("/v1/jobs", response_model=JobsResponse, tags=["jobs"])
@@ -141,9 +118,19 @@ async def retry_job(job_id: Id, call: WritingCall) -> Response:
     return answer(again, 202)
 
 
-def _workspace(body: SessionAction | None) -> str | None:
-    return body.workspace if body is not None else None
-
-
-def _status(done: SessionActionResponse) -> int:
-    return 202 if done.scheduled else 200
+async def _act(
+    action: str,
+    verb: Callable[..., Awaitable[SessionActionResponse]],
+    session_id: str,
+    call: Call,
+    body: SessionAction | None,
+) -> Response:
+    done = await verb(
+        call.services,
+        call.caller,
+        session_id,
+        workspace=body.workspace if body is not None else None,
+        request_id=call.request_id,
+        request_key=call.key(f"{action}:{session_id}", body),
+    )
+    return answer(done, 202 if done.scheduled else 200)
