@@ -6,6 +6,7 @@ How a page says what is what (CONTRIBUTING tells writers):
     ```sh service         a command that keeps running in a terminal of its own, until it prints `listening on`
     ```text               what the block above prints, in order; `…` stands for anything
     ```python agent.py    a file of this name (any language); it is saved, and commands use it
+    ```sh cluster         commands that are run where there is a cluster
     ```sh example         shown, and not run
     <!-- stop the service -->
 
@@ -31,6 +32,7 @@ from typing import Self
 LIMIT_SECONDS = 120.0
 _FENCE = re.compile(r"^```(\w+)?[ ]?([^\n]*)\n(.*?)^```$|^<!-- (stop) the service -->$", re.DOTALL | re.MULTILINE)
 _READS = re.compile(
+    r"^kubectl get\b|"
     r"^memplane (recall|list|receipt|sessions list|sessions show|jobs list|admin diagnostics|facts history)\b"
 )
 
@@ -77,9 +79,7 @@ class Reader:
         programs.mkdir(parents=True)
         # The reader's PATH has what an activated virtual environment has, whatever the tests were started with.
         for name, command in (("python", ""), ("memplane", " -m memory_service.cli")):
-            program = programs / name
-            program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{command} "$@"\n')
-            program.chmod(0o700)
+            self.provide(name, f"{shlex.quote(sys.executable)}{command}")
         self._env = {
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(folder / ".home"),
@@ -101,13 +101,19 @@ class Reader:
     ) -> None:
         self.stop()
 
-    def follow(self, page: Path) -> int:
-        """Do what a page says; return how many blocks were run."""
+    def provide(self, program: str, command: str) -> None:
+        """Give the reader a program, which is a command with arguments of its own before the reader's."""
+        path = self._folder / ".programs" / program
+        path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        path.chmod(0o700)
+
+    def follow(self, page: Path, *, about: str = "") -> int:
+        """Do what a page says; return how many blocks were run: those that are `about` this."""
         found = blocks(page)
         done = 0
         for number, block in enumerate(found):
             place = f"{page.name}, line {block.line}"
-            if block.about == "example" or block.language == "text":
+            if block.about in ({"example", "cluster"} - {about}) or block.language == "text":
                 continue
             if block.language == "stop":
                 self.stop()
@@ -117,7 +123,7 @@ class Reader:
                 if block.about == "service":
                     self.serve(block.body.strip(), place)
                 else:
-                    assert block.about == "", f"{place}: {block.about!r} is no kind of block"
+                    assert block.about == about, f"{place}: {block.about!r} is no kind of block"
                     self.run(block.body, expected, place)
                 done += 1
             else:
