@@ -20,6 +20,7 @@ from e2e.installation import (
     local_store,
     say,
     store_pods,
+    until_it_reaches_its_store,
     wait_for,
 )
 
@@ -102,12 +103,16 @@ def seen(namespace: Namespace) -> str:
 
 
 def until_asked_with(namespace: Namespace, what: str, session: str) -> None:
-    """Have something to extract until the model was asked in some way; a changed Secret takes a minute to arrive."""
+    """Have something to extract until the model was asked in some way; a changed Secret takes a minute to arrive.
+
+    Whatever is said meanwhile is stored at once.
+    """
     counter = iter(range(1000))
 
     def is_asked() -> bool:
         number = next(counter)
-        say(namespace, f"My favourite number is {number}.", session=f"{session}-{number}")
+        answer = say(namespace, f"My favourite number is {number}.", session=f"{session}-{number}")
+        assert answer["written"] == ["stored"], answer
         end = f"c.sessions.end('{session}-{number}')"
         script = (
             f"from memory_service.client import SyncMemoryClient as C\nwith C.bind('team', outbox=None) as c: {end}"
@@ -163,6 +168,7 @@ def test_a_secret_that_is_missing_comes_and_changes_restarts_nothing(
     assert missing["message"]
     wait_for(restricted, "memorystore", "team", "Ready", "True")
     wait_for(restricted, "agentmemory", "assistant", "Ready", "True")
+    until_it_reaches_its_store(restricted)
     pods = fingerprint(store_pods(restricted)), fingerprint(agent_pods(restricted))
 
     restricted.apply(secret("first-key"))

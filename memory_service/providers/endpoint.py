@@ -129,7 +129,16 @@ class Endpoint:
 
     @property
     def state(self) -> ProviderState:
-        """How the last call went."""
+        """How the last call went. Whether the key is there is seen without a call: nobody may call for a long time."""
+        is_missed = self._recorder.state.reason is Reason.SECRET_MISSING
+        try:
+            self._key.read()
+        except ModelUnavailable as error:
+            if not is_missed:
+                self._recorder.failed(Reason.SECRET_MISSING, error.detail)
+        else:
+            if is_missed:
+                self._recorder.forget()
         return self._recorder.state
 
     def succeeded(self) -> None:

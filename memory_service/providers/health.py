@@ -44,3 +44,10 @@ class StateRecorder:
         now, old = self._clock.now(), self._state
         since = old.since if old.ok is False and old.reason is reason else now
         self._state = ProviderState(False, reason, message, since, old.last_ok_at, now)
+
+    def forget(self) -> None:
+        """Record that what the last call told is no longer so, and that the next one will tell."""
+        old = self._state
+        self._state = ProviderState(
+            None, Reason.STARTING, "not used yet", self._clock.now(), old.last_ok_at, old.last_failed_at
+        )

@@ -241,6 +241,21 @@ async def test_a_key_that_cannot_be_used_is_a_missing_secret_and_nothing_is_sent
     assert chat.state.ok is True
 
 
+async def test_a_missing_key_is_told_before_anybody_calls_and_no_longer_once_it_is_there(
+    make_chat: MakeChat, server: ModelServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    chat = make_chat(apiKeyFile=str(file))
+    assert (chat.state.ok, chat.state.reason) == (False, Reason.SECRET_MISSING)
+    assert str(file) in chat.state.message
+    file.write_text("there")
+    assert chat.state.ok is None, "only a call can tell whether the key is a good one"
+    await chat.complete(ASK, max_tokens=5)
+    assert chat.state.ok is True
+    file.unlink()
+    assert (chat.state.ok, chat.state.reason) == (False, Reason.SECRET_MISSING)
+
+
 async def test_what_a_model_does_not_take_is_left_out_from_then_on(make_chat: MakeChat, server: ModelServer) -> None:
     chat = make_chat()
     server.script(
