@@ -15,7 +15,7 @@ unexport CURL_CA_BUNDLE
 
 PYTEST := $(RUN)/python -m pytest
 
-.PHONY: help demo check test e2e lint format bench soak manifests constraints docs clean
+.PHONY: help demo check test e2e lint format bench bench-operator soak manifests constraints docs clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,9 @@ manifests: $(VENV)/.dev ## Render manifests/ from the chart, and the chart's CRD
 soak: $(VENV)/.dev ## A million random steps of fifty identities, both backends at once (hours; STEPS and SEED change it)
 	@echo "==> random walk"
 	@STEPS=$${STEPS:-1000000} $(PYTEST) -n 2 tests/faults/test_random_walk.py
+
+bench-operator: $(VENV)/.dev ## Up to 1,000 stores and 5,000 bindings; writes docs/reference/operator-scale.md (half an hour on free cores)
+	@$(RUN)/python bench/operator_scale.py --growth
 
 docs: $(VENV)/.dev ## Write the generated parts of the reference pages anew
 	@$(RUN)/python docs/generate.py

@@ -2,22 +2,26 @@
 
     python bench/operator_scale.py --stores 100 --bindings 500
     python bench/operator_scale.py --stores 1000 --bindings 5000 --outage 1000
+    python bench/operator_scale.py --growth
 
-The objects are there before the operator starts, so the time to Ready is the operator's and the cluster's, not that of
-whoever creates them. The cluster (etcd, API server, controllers, scheduler, fake kubelet) and the operator share this
-machine's cores. The table's columns are explained in docs/reference/operator-grade.md.
+The last writes docs/reference/operator-scale.md, where the columns are explained, and its plot anew. The objects are
+there before the operator starts, so the time to Ready is the operator's and the cluster's, not that of whoever creates
+them. The cluster (etcd, API server, controllers, scheduler, fake kubelet) and the operator share this machine's cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
+import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +50,20 @@ ROLE = ROOT / "tests" / "integration" / "operator" / "role.yaml"
 
 
 @dataclass
+class Outage:
+    """A store of many bindings that went and came back."""
+
+    bindings: int
+    seconds: float
+    writes: int
+    most: int
+    """Status writes of the binding that had most."""
+    events: int
+    back_seconds: float
+    back_writes: int
+
+
+@dataclass
 class Row:
     """One line of the table."""
 
@@ -58,14 +76,35 @@ class Row:
     p99_ms: float
     writes: int
     requests: int
-    outage_seconds: float | None = None
-    outage_writes: int | None = None
+    cluster_cpu_seconds: float = 0.0
+    load: float = 0.0
+    cores: int = 0
+    outage: Outage | None = None
 
 
 def cpu_seconds(pid: int) -> float:
     """Return the processor time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def cluster_cpu_seconds(server: LocalCluster) -> float:
+    """Return the processor time that the cluster's own programs have used."""
+    mark, total = f"{server.audit.path.parent}/".encode(), 0.0
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "cmdline").read_bytes():
+                total += cpu_seconds(int(entry.name))
+        except OSError:
+            continue
+    return total
+
+
+def ready_told(operator: OperatorProcess, kind: Kind) -> int:
+    """Return how many objects the operator counts as Ready: asking it costs the API server nothing."""
+    pattern = rf'memplane_operator_objects{{condition="Ready",kind="{kind.name}",status="True"}} (\S+)'
+    found = re.search(pattern, operator.metrics())
+    return int(float(found[1])) if found else 0
 
 
 def peak_mib(pid: int) -> float:
@@ -140,41 +179,48 @@ async def change_to_status(cluster: KubernetesCluster, agents: list[tuple[str, s
             body = await cluster.get(kinds.AGENT_MEMORY, namespace, name)
             return ((body or {}).get("status") or {}).get("observedGeneration") == generation
 
-        found.append(await until(f"the status of {name}", 30, is_seen, pause=0.005) if not await is_seen() else 0.0)
+        found.append(await until(f"the status of {name}", 120, is_seen, pause=0.005) if not await is_seen() else 0.0)
         found[-1] = time.monotonic() - began
     return sorted(found)
 
 
-async def outage(cluster: KubernetesCluster, server: LocalCluster, namespace: str, count: int) -> tuple[float, int]:
-    """Scale a store of many bindings to zero; return after how long all of them say so, and the writes it took."""
+async def outage(cluster: KubernetesCluster, server: LocalCluster, namespace: str, count: int) -> Outage:
+    """Scale a store of many bindings to zero and back; return when all bindings said so, and what was written."""
     await create(cluster, [(kinds.MEMORY_STORE, store(namespace, "outage"))])
     agents = [(kinds.AGENT_MEMORY, binding(namespace, f"outage-{number}", "outage")) for number in range(count)]
     await create(cluster, agents)
 
-    async def degraded(status: str) -> int:
+    async def told(status: str) -> bool:
         listing = await cluster.list(kinds.AGENT_MEMORY, namespace, "")
         found = [
-            conditions.by_type(item.get("status") or {}).get("MemoryDegraded", {}).get("status")
+            conditions.by_type(item.get("status") or {})
             for item in listing.items
             if item["spec"]["memoryStore"] == "outage"
         ]
-        return found.count(status)
+        return (
+            sum(
+                by_type.get("MemoryDegraded", {}).get("status") == status and by_type["Ready"]["status"] == "True"
+                for by_type in found
+            )
+            == count
+        )
 
-    async def all_well() -> bool:
-        return await degraded("False") == count
+    async def scale(replicas: int, status: str) -> tuple[float, Counter[str], int]:
+        mark = server.audit.mark()
+        body = await cluster.get(kinds.MEMORY_STORE, namespace, "outage")
+        assert body is not None
+        body["spec"]["replicas"] = replicas
+        await cluster.replace(kinds.MEMORY_STORE, body)
+        seconds = await until("all bindings", 120, partial(told, status), pause=0.5)
+        await asyncio.sleep(5)
+        writes = server.audit.writes(mark, user=USER)
+        statuses = Counter(write.name for write in writes if write.resource == "agentmemories")
+        return seconds, statuses, sum(write.resource == "events" for write in writes)
 
-    async def all_degraded() -> bool:
-        return await degraded("True") == count
-
-    await until("the bindings of the outage", 300, all_well)
-    mark = server.audit.mark()
-    body = await cluster.get(kinds.MEMORY_STORE, namespace, "outage")
-    assert body is not None
-    body["spec"]["replicas"] = 0
-    await cluster.replace(kinds.MEMORY_STORE, body)
-    seconds = await until("the outage", 60, all_degraded, pause=0.2)
-    writes = server.audit.writes(mark, user=USER, where=lambda write: write.resource == "agentmemories")
-    return seconds, len(writes)
+    await until("the bindings of the outage", 600, partial(told, "False"), pause=2)
+    seconds, writes, events = await scale(0, "True")
+    back_seconds, back_writes, _ = await scale(1, "False")
+    return Outage(count, seconds, writes.total(), max(writes.values()), events, back_seconds, back_writes.total())
 
 
 async def measure(server: LocalCluster, arguments: argparse.Namespace, folder: Path) -> Row:
@@ -203,17 +249,23 @@ async def measure(server: LocalCluster, arguments: argparse.Namespace, folder: P
         await create(cluster, [(kinds.AGENT_MEMORY, binding(*item)) for item in agents])
         with serving_reports(server) as reports:
             wrapper = ("-m", "cProfile", "-o", arguments.profile) if arguments.profile else ()
-            mark, began = server.audit.mark(), time.monotonic()
+            mark, began, cluster_began = server.audit.mark(), time.monotonic(), cluster_cpu_seconds(server)
             operator = OperatorProcess(server, kubeconfig, folder, "scale", reports, wrapper=wrapper)
             try:
 
                 async def all_ready() -> bool:
-                    return await ready(cluster, kinds.MEMORY_STORE) >= len(stores) and await ready(
-                        cluster, kinds.AGENT_MEMORY
-                    ) >= len(agents)
+                    if not operator.is_alive:
+                        raise SystemExit("the operator has ended")
+                    if operator.url is None or ready_told(operator, kinds.AGENT_MEMORY) < len(agents):
+                        return False
+                    return ready_told(operator, kinds.MEMORY_STORE) >= len(stores)
 
-                await until("everything Ready", arguments.limit, all_ready, pause=2.0)
+                await until("everything Ready", arguments.limit, all_ready, pause=1.0)
                 seconds, cpu = time.monotonic() - began, cpu_seconds(operator.pid)
+                cluster_cpu = cluster_cpu_seconds(server) - cluster_began
+                load = os.getloadavg()[0]
+                counts = [await ready(cluster, kind) for kind in (kinds.MEMORY_STORE, kinds.AGENT_MEMORY)]
+                assert counts == [len(stores), len(agents)], "what the operator counts is what the API server has"
                 writes = server.audit.writes(mark, user=USER, where=lambda write: write.resource != "leases")
                 sample = [item[:2] for item in agents[:: max(1, len(agents) // PROBES)]]
                 latencies = await change_to_status(cluster, sample)
@@ -227,9 +279,12 @@ async def measure(server: LocalCluster, arguments: argparse.Namespace, folder: P
                     p99_ms=1000 * latencies[int(len(latencies) * 0.99)],
                     writes=len(writes),
                     requests=operator.requests(),
+                    cluster_cpu_seconds=cluster_cpu,
+                    load=load,
+                    cores=len(os.sched_getaffinity(0)),
                 )
                 if arguments.outage:
-                    row.outage_seconds, row.outage_writes = await outage(cluster, server, spaces[0], arguments.outage)
+                    row.outage = await outage(cluster, server, spaces[0], arguments.outage)
             except SystemExit:
                 sys.stderr.write(operator.text() + "\n")
                 raise
@@ -238,26 +293,203 @@ async def measure(server: LocalCluster, arguments: argparse.Namespace, folder: P
     return row
 
 
+HEADS = (
+    "stores",
+    "bindings",
+    "s to Ready",
+    "CPU s",
+    "RSS MiB",
+    "p50 ms",
+    "p99 ms",
+    "writes",
+    "requests",
+    "cluster CPU s",
+    "load",
+)
+"""Of the table."""
+
+
 def table(rows: list[Row]) -> str:
     """Return the rows as a Markdown table."""
-    heads = ("stores", "bindings", "s to Ready", "CPU s", "RSS MiB", "p50 ms", "p99 ms", "writes", "requests")
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---:|" * len(heads)]
+    lines = ["| " + " | ".join(HEADS) + " |", "|" + "---:|" * len(HEADS)]
     for row in rows:
         cells = (
-            f"{row.stores}",
-            f"{row.bindings}",
+            f"{row.stores:,}",
+            f"{row.bindings:,}",
             f"{row.seconds:.0f}",
             f"{row.cpu_seconds:.1f}",
             f"{row.resident_mib:.0f}",
             f"{row.p50_ms:.0f}",
             f"{row.p99_ms:.0f}",
-            f"{row.writes}",
-            f"{row.requests}",
+            f"{row.writes:,}",
+            f"{row.requests:,}",
+            f"{row.cluster_cpu_seconds:.0f}",
+            f"{row.load:.1f}",
         )
         lines.append("| " + " | ".join(cells) + " |")
-        if row.outage_seconds is not None:
-            lines.append(f"\nAn outage was told to all in {row.outage_seconds:.1f} s by {row.outage_writes} writes.")
+    for row in rows:
+        if row.outage is not None:
+            lines.append("\n" + outage_text(row.outage))
     return "\n".join(lines)
+
+
+def outage_text(seen: Outage) -> str:
+    """Return a sentence about an outage."""
+    return (
+        f"A store with {seen.bindings:,} bindings was scaled to zero: all of them said `MemoryDegraded` after "
+        f"{seen.seconds:.1f} s, by {seen.writes:,} status writes, {seen.most} at most for one binding, and "
+        f"{seen.events} Events. Scaled up again, all were well after {seen.back_seconds:.1f} s, by "
+        f"{seen.back_writes:,} writes."
+    )
+
+
+def line_chart(title: str, axis: str, series: dict[str, list[tuple[float, float]]]) -> str:
+    """Return an SVG of lines over both axes linear, from nought."""
+    width, height, left, right, top, bottom = 560, 320, 56, 16, 36, 44
+    most_x = max(x for points in series.values() for x, _ in points)
+    most_y = max(y for points in series.values() for _, y in points) * 1.05
+
+    def place(x: float, y: float) -> str:
+        across = left + (width - left - right) * x / most_x
+        return f"{across:.1f},{height - bottom - (height - top - bottom) * y / most_y:.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+        'font-size="11" fill="#333">',
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<text x="{width / 2}" y="18" text-anchor="middle" font-size="13">{title}</text>',
+        f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle">{axis}</text>',
+    ]
+    for step in range(6):
+        x, y = most_x * step / 5, most_y * step / 5
+        line = f'<polyline points="{place(0, y)} {place(most_x, y)}" stroke="#ddd" fill="none"/>'
+        down = place(x, 0).split(",")
+        parts += [
+            line,
+            f'<text x="{left - 6}" y="{float(place(0, y).split(",")[1]) + 4:.1f}" text-anchor="end">{y:.0f}</text>',
+            f'<text x="{down[0]}" y="{float(down[1]) + 16:.1f}" text-anchor="middle">{x:.0f}</text>',
+        ]
+    for number, (name, points) in enumerate(series.items()):
+        colour = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728")[number]
+        parts.append(
+            f'<polyline points="{" ".join(place(x, y) for x, y in points)}" stroke="{colour}" fill="none" '
+            'stroke-width="2"/>'
+        )
+        for x, y in points:
+            across, down_ = place(x, y).split(",")
+            parts.append(f'<circle cx="{across}" cy="{down_}" r="3" fill="{colour}"/>')
+        parts.append(f'<text x="{left + 12}" y="{top + 14 + 15 * number}" fill="{colour}">{name}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def page(rows: list[Row]) -> str:
+    """Return the page with a table, the plot and what of the targets was met."""
+    largest = rows[-1]
+    return PAGE.format(
+        table=table(rows),
+        cores=largest.cores,
+        stores=f"{largest.stores:,}",
+        bindings=f"{largest.bindings:,}",
+        per_write=f"{1000 * largest.cpu_seconds / largest.writes:.1f}",
+        targets="\n".join(targets(largest)),
+    )
+
+
+def targets(row: Row) -> list[str]:
+    """Return a line of a table for each target: what was wanted, what was seen, and by how much it was missed."""
+    wanted: list[tuple[str, float, float, str]] = [
+        ("everything Ready", 120, row.seconds, "s"),
+        ("CPU of the operator until then", 60, row.cpu_seconds, "s"),
+        ("resident memory", 160, row.resident_mib, "MiB"),
+        ("a change until its status, p99", 1000, row.p99_ms, "ms"),
+    ]
+    if row.outage is not None:
+        name = f"an outage told to {row.outage.bindings:,} bindings"
+        wanted += [(name, 15, row.outage.seconds, "s"), ("status writes of one binding then", 1, row.outage.most, "")]
+    lines = ["| target | at most | seen | met |", "|---|---:|---:|---|"]
+    for name, limit, value, unit in wanted:
+        met = "yes" if value <= limit else f"no: {value / limit:.1f} times as much"
+        lines.append(f"| {name} | {limit:g} {unit} | {value:.3g} {unit} | {met} |")
+    return lines
+
+
+PAGE = """# The operator and many objects
+
+This page is written by `make bench-operator`; change the benchmark, not the page. It makes stores (external, one pod)
+and five bindings without a workload for each of them, on fake nodes with health reports from a stub, then starts the
+operator and measures until everything is Ready.
+
+{table}
+
+![How it grows](plots/operator-scale.svg)
+
+`s to Ready` is from the start of the operator's process. `CPU s` and `RSS MiB` (the peak) are of that process alone.
+`p50` and `p99` are from the answer to a change of a binding until its status tells of it. `writes` are from the API
+server's audit log, the Lease aside; `requests` are all that the operator sent. `cluster CPU s` is what etcd, the API
+server, its controllers, the scheduler and the fake kubelet used in the same time, and `load` how many processes of the
+machine wanted its {cores} cores at the end: where it is above {cores}, other work shared them, and times and CPU are
+upper bounds.
+
+What there is to write: for a store eight objects, two statuses (`Ready=Unknown` at once, then what it is) and one
+Event; for a binding one object and one or two statuses. The operator uses {per_write} ms of CPU for each write, what
+it reads and hears included.
+
+## Targets, at {stores} stores and {bindings} bindings
+
+{targets}
+
+The benchmark prints and never decides: what is asserted stands in the tests.
+"""
+REFERENCE = ROOT / "docs" / "reference"
+SIZES = (50, 100, 250, 500, 1000)
+BINDINGS_EACH = 5
+
+
+def run(arguments: argparse.Namespace) -> Row:
+    """Measure one size on a cluster of its own."""
+    server = local.start(Tier.CONTROL_PLANE)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return asyncio.run(measure(server, arguments, Path(folder)))
+    finally:
+        server.take_down()
+
+
+def read(text: str) -> Row:
+    """Return a row that was kept."""
+    content = json.loads(text)
+    content["outage"] = Outage(**content["outage"]) if content["outage"] else None
+    return Row(**content)
+
+
+def grow(arguments: argparse.Namespace) -> list[Row]:
+    """Measure every size and write the page; with `--keep`, sizes that are in that file are not measured again."""
+    kept: dict[int, Row] = {}
+    if arguments.keep and arguments.keep.exists():
+        kept = {row.stores: row for row in map(read, arguments.keep.read_text().splitlines())}
+    for size in arguments.sizes:
+        if size in kept:
+            continue
+        arguments.stores, arguments.bindings = size, BINDINGS_EACH * size
+        arguments.outage = 1000 if size == max(arguments.sizes) else 0
+        kept[size] = run(arguments)
+        sys.stderr.write(table([kept[size]]) + "\n")
+        if arguments.keep:
+            with arguments.keep.open("a") as file:
+                file.write(json.dumps(asdict(kept[size])) + "\n")
+    rows = [kept[size] for size in sorted(kept)]
+    (REFERENCE / "operator-scale.md").write_text(page(rows))
+    series = {
+        "seconds until all is Ready": [(row.stores, row.seconds) for row in rows],
+        "CPU seconds of the operator": [(row.stores, row.cpu_seconds) for row in rows],
+        "MiB resident": [(row.stores, row.resident_mib) for row in rows],
+    }
+    plots = REFERENCE / "plots"
+    plots.mkdir(exist_ok=True)
+    (plots / "operator-scale.svg").write_text(
+        line_chart("How the operator grows", "stores, each with 5 bindings", series)
+    )
+    return rows
 
 
 def main() -> None:
@@ -268,14 +500,11 @@ def main() -> None:
     parser.add_argument("--outage", type=int, default=0, help="also an outage of one store with this many bindings")
     parser.add_argument("--limit", type=float, default=900, help="give up after this many seconds")
     parser.add_argument("--profile", help="write the operator's cProfile into this file; it is slower then")
+    parser.add_argument("--growth", action="store_true", help="measure all sizes and write the page")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="the numbers of stores of --growth")
+    parser.add_argument("--keep", type=Path, help="a file of rows: go on from it where a run of --growth ended")
     arguments = parser.parse_args()
-    server = local.start(Tier.CONTROL_PLANE)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            row = asyncio.run(measure(server, arguments, Path(folder)))
-    finally:
-        server.take_down()
-    sys.stdout.write(table([row]) + "\n")
+    sys.stdout.write(table(grow(arguments) if arguments.growth else [run(arguments)]) + "\n")
 
 
 if __name__ == "__main__":

@@ -45,6 +45,12 @@ class Metrics:
             "memplane_operator_ghosts_total", "Vanished objects found by a resync.", ["kind"], registry=registry
         )
         self.events = Counter("memplane_operator_watch_events_total", "Watch events.", ["kind"], registry=registry)
+        self.watch_failures = Counter(
+            "memplane_operator_watch_failures_total",
+            "Watches that broke off or were silent for too long, and were opened anew.",
+            ["kind", "reason"],
+            registry=registry,
+        )
         self.lost_events = Counter(
             "memplane_operator_lost_events_total", "Kubernetes Events not posted.", ["reason"], registry=registry
         )

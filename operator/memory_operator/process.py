@@ -21,8 +21,10 @@ from memory_operator.cluster.client import KubernetesCluster, api_client
 from memory_operator.cluster.election import Election, LeadershipLost
 from memory_operator.cluster.health import AddressResolver, HttpHealthReader, host_port
 from memory_operator.cluster.probing import HttpModelProber
+from memory_operator.cluster.watching import KubernetesWatcher
 from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import MemoryOperatorError
+from memory_operator.handlers import children
 from memory_operator.handlers.watches import kopf_settings, registry
 from memory_operator.metrics import Metrics
 from memory_operator.pacing import Backoff, TokenBucket
@@ -51,7 +53,7 @@ def resolver(context: Context) -> AddressResolver:
 
     def addresses(store: ObjectKey) -> list[str]:
         if stub:
-            return [stub]
+            return [stub] if context.cache.addresses(store) else []
         return [host_port(address) for address in context.cache.addresses(store)]
 
     return addresses
@@ -71,6 +73,11 @@ class Operator:
         queue = WorkQueue(time.monotonic, backoff)
         self.context = Context(settings, cluster, Cache(), queue, utc_now, metrics)
         metrics.registry.register(ObjectGauges(self.context.cache))
+
+    def end(self) -> None:
+        """Have it stop. What kopf says from now on is about requests that this very end breaks off."""
+        logging.getLogger("kopf").setLevel(logging.CRITICAL)
+        self.stop.set()
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but no longer than until the process is to stop."""
@@ -145,6 +152,7 @@ class Operator:
         context, settings = self.context, self._settings
         reader = HttpHealthReader(health_session, settings)
         health = HealthMonitor(context, reader, resolver(context), time.monotonic)
+        watcher = KubernetesWatcher(self._cluster, settings.watch_silence_seconds)
         models = ModelMonitor(context, HttpModelProber(model_session), time.monotonic)
         self.vitals.is_standby = False
         self._metrics.is_leader.set(1)
@@ -160,6 +168,7 @@ class Operator:
                 "resync": self._keep_resyncing,
                 "health": health.run,
                 "models": models.run,
+                "children": lambda: children.run(context, watcher),
                 "watches": self._watch,
             }
             started = {name: asyncio.create_task(job(), name=name) for name, job in jobs.items()}
@@ -238,5 +247,5 @@ async def run(settings: OperatorSettings, environment: Mapping[str, str] = os.en
         operator = Operator(settings, cluster, metrics)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, operator.stop.set)
+            loop.add_signal_handler(number, operator.end)
         await operator.run()

@@ -1,7 +1,12 @@
 """The work queue: keys wait once however often they are added, and one worker at a time has a key.
 
 A key that is added while a worker has it runs again when that worker is done. The clock is given, so that tests move
-it; only `get` waits, on the event loop.
+it; only `get` waits, on the event loop. A key that becomes ready wakes one worker, and one timer stands for all delays:
+waking everybody each time costs more than the work itself when there are many workers.
+
+There are two lanes. What a start or a resync adds is thousands of keys of which hardly one has changed: they wait in
+the background, and a key that somebody has just changed goes before them. One take in eight is from the background
+whatever waits, so that it comes to its end too.
 """
 
 from __future__ import annotations
@@ -16,6 +21,9 @@ from memory_operator.pacing import Backoff
 
 Key = TypeVar("Key", bound=Hashable)
 
+_BACKGROUND_TURN = 8
+"""Each so many takes the background goes first."""
+
 
 class WorkQueue(Generic[Key]):
     """Deduplicating queue with delays and a backoff for each key."""
@@ -24,25 +32,34 @@ class WorkQueue(Generic[Key]):
         self._clock = clock
         self._backoff = backoff
         self._ready: deque[Key] = deque()
+        self._background: deque[Key] = deque()
+        self._in_background: set[Key] = set()
+        self._turn = 0
         self._queued: dict[Key, float] = {}
         self._running: set[Key] = set()
         self._again: set[Key] = set()
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, int, Key]] = []
         self._sequence = 0
-        self._changed = asyncio.Event()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._ready)
+        return len(self._queued)
+
+    def is_waiting(self, key: Key) -> bool:
+        """Whether a key is ready and waits for a worker."""
+        return key in self._queued
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is ready and nobody works; keys with a delay may wait."""
-        return not self._ready and not self._running
+        return not self._queued and not self._running
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the key that is next has been ready."""
+        """How long the key that is next has been ready; 0 when there is none, or only in the background."""
         return self._clock() - self._queued[self._ready[0]] if self._ready else 0.0
 
     def add(self, key: Key) -> None:
@@ -50,10 +67,22 @@ class WorkQueue(Generic[Key]):
         self._due.pop(key, None)
         if key in self._running:
             self._again.add(key)
+        elif key in self._in_background:
+            self._in_background.discard(key)
+            self._ready.append(key)
         elif key not in self._queued:
             self._queued[key] = self._clock()
             self._ready.append(key)
-            self._changed.set()
+            self._wake_one()
+
+    def add_in_background(self, key: Key) -> None:
+        """Make a key ready behind all that somebody has changed; nothing happens when it is ready or has a worker."""
+        if key not in self._queued and key not in self._running:
+            self._due.pop(key, None)
+            self._queued[key] = self._clock()
+            self._in_background.add(key)
+            self._background.append(key)
+            self._wake_one()
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Make a key ready after a delay; the earlier of two delays counts."""
@@ -66,7 +95,8 @@ class WorkQueue(Generic[Key]):
         self._due[key] = due
         self._sequence += 1
         heapq.heappush(self._heap, (due, self._sequence, key))
-        self._changed.set()
+        if self._waiters:
+            self._set_timer()
 
     def retry(self, key: Key, at_least: float = 0.0) -> float:
         """Make a key that failed ready after its backoff, or later when asked; return the delay."""
@@ -98,11 +128,21 @@ class WorkQueue(Generic[Key]):
     def take(self) -> Key | None:
         """Return a ready key and hold it until `done`; None when nothing is ready."""
         self._release_due()
-        if not self._ready:
+        if not self._queued:
             return None
-        key = self._ready.popleft()
+        self._turn += 1
+        is_turn = bool(self._in_background) and self._turn % _BACKGROUND_TURN == 0
+        key = self._ready.popleft() if self._ready and not is_turn else self._pop_background()
         del self._queued[key]
         self._running.add(key)
+        return key
+
+    def _pop_background(self) -> Key:
+        """Return the first key of the background that has not been called forward."""
+        key = self._background.popleft()
+        while key not in self._in_background:
+            key = self._background.popleft()
+        self._in_background.discard(key)
         return key
 
     def done(self, key: Key) -> None:
@@ -111,7 +151,32 @@ class WorkQueue(Generic[Key]):
         if key in self._again:
             self._again.discard(key)
             self.add(key)
-        self._changed.set()
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _set_timer(self) -> None:
+        """Have the key with the earliest delay made ready in time, as long as somebody waits."""
+        seconds = self.next_due()
+        if seconds is None:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._timer is not None:
+            if self._rings_at <= at:
+                return
+            self._timer.cancel()
+        self._timer, self._rings_at = loop.call_later(seconds, self._ring), at
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._release_due()
+        if self._waiters:
+            self._set_timer()
 
     async def get(self) -> Key:
         """Wait for a ready key and hold it until `done`."""
@@ -119,8 +184,12 @@ class WorkQueue(Generic[Key]):
             key = self.take()
             if key is not None:
                 return key
-            self._changed.clear()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            self._set_timer()
             try:
-                await asyncio.wait_for(self._changed.wait(), self.next_due())
-            except TimeoutError:
-                continue
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()
+                raise

@@ -54,6 +54,8 @@ class OperatorSettings:
     request_burst: int = 800
     request_timeout_seconds: float = 30
     resync_seconds: float = 300
+    watch_silence_seconds: float = 70
+    """A watch that says nothing for longer is opened anew; the API server says something every minute."""
     refused_seconds: float = 30
     """When to try again what the API server refused: a permission or a quota may have come."""
     health_seconds: float = 30

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -165,6 +165,13 @@ class FakeCluster:
             if name == kind.name and namespace in (None, key.namespace) and _matches(live, selector)
         ]
         return Listing(tuple(found), self._version)
+
+    async def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
+        """Return the objects that match, page by page."""
+        found = await self.list(kind, namespace, selector)
+        half = len(found.items) // 2
+        for items in (found.items[:half], found.items[half:]):
+            yield Listing(items, found.resource_version)
 
     async def list_unmanaged(self, kind: Kind, namespace: str) -> Listing | None:
         """Return the metadata of the objects without our label."""

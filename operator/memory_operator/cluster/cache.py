@@ -7,7 +7,7 @@ into a small process. Versions decide what is newer: an answer to a write and it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from memory_operator.crd import conditions
 from memory_operator.crd.agent_memory import MemoryType
 from memory_operator.crd.base import JsonObject, ObjectKey
 from memory_operator.crd.conditions import ConditionType
-from memory_operator.desired.ownership import live_digest
+from memory_operator.desired.ownership import is_ours, live_digest
 from memory_operator.desired.plan import ChildKey, Observed
 from memory_operator.desired.volume import ExistingClaim
 from memory_operator.status.snapshot import ClaimState, DeploymentState
@@ -126,7 +126,7 @@ def claim_state(body: Mapping[str, Any]) -> ClaimState:
         phase=status.get("phase", "Pending"),
         requested=((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"),
         capacity=(status.get("capacity") or {}).get("storage", ""),
-        storage_class_name=spec.get("storageClassName"),
+        storage_class_name=spec.get("storageClassName") if is_ours(body, "spec", "storageClassName") else None,
         access_modes=tuple(spec.get("accessModes") or ()),
         resize_message=resize,
     )
@@ -232,6 +232,10 @@ class Cache:
         """Return the AgentMemories that claim a ServiceAccount."""
         return sorted(self._agents_of_account.get(account, ()))
 
+    def account_of(self, agent: ObjectKey) -> ObjectKey | None:
+        """Return the ServiceAccount that an AgentMemory claims; a local one claims none."""
+        return self._account_of_agent.get(agent)
+
     def stores_of_model(self, model: ObjectKey) -> list[ObjectKey]:
         """Return the stores that name a ModelAPI."""
         return sorted(self._stores_of_model.get(model, ()))
@@ -288,9 +292,8 @@ class Cache:
         if old is None or old.version <= child.version:
             self._keep_child(accepted)
 
-    def missing(self, kind: Kind, listed: Iterable[Mapping[str, Any]], at: int) -> list[tuple[ObjectKey, str]]:
-        """Return what is here, is not younger than a complete list, and is not in it."""
-        there = {key_of(body): body["metadata"]["uid"] for body in listed}
+    def missing(self, kind: Kind, there: Mapping[ObjectKey, str], at: int) -> list[tuple[ObjectKey, str]]:
+        """Return what is here, is not younger than a complete list (each object's UID), and is not in it."""
         found = []
         for key, uid, seen in self._known(kind):
             if there.get(key) != uid and seen <= at:

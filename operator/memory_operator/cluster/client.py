@@ -1,6 +1,7 @@
 """The API server: the few calls that the operator makes, paced, with a timeout, and with errors of our own.
 
-`Cluster` is the port; `KubernetesCluster` speaks to a real API server through the official async dynamic client.
+`Cluster` is the port; `KubernetesCluster` speaks to a real API server through the official client: its configuration,
+credentials and connections. It asks the client's transport itself, for the layers above cost as much as the request.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
+from typing import Final, Protocol
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client as kube_client
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.exceptions import ApiException
-from kubernetes.aio.dynamic.client import DynamicClient
-from kubernetes.aio.dynamic.resource import Resource
 
 from memory_operator import names
 from memory_operator.cluster.kinds import Kind
@@ -38,6 +37,8 @@ from memory_operator.errors import (
 from memory_operator.pacing import TokenBucket
 
 PAGE_SIZE: Final = 500
+_JSON: Final = "application/json"
+_APPLY: Final = "application/apply-patch+yaml"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 Observer = Callable[[str, str], None]
@@ -60,6 +61,9 @@ class Cluster(Protocol):
 
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
         """Return the objects of a namespace, or of all of them (None), that have these labels."""
+
+    def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
+        """Return the same page by page, at least one; all of them are of one version."""
 
     async def list_unmanaged(self, kind: Kind, namespace: str) -> Listing | None:
         """Return the objects of a namespace without our label, metadata only; None when they are too many."""
@@ -135,45 +139,85 @@ class KubernetesCluster:
         bucket: TokenBucket,
         observer: Observer = lambda verb, code: None,
     ) -> None:
-        self._dynamic = DynamicClient(api)
+        self._api = api
+        self._host = str(api.configuration.host).rstrip("/")
         self._timeout_seconds = timeout_seconds
         self._bucket = bucket
         self._observer = observer
-        self._resources: dict[Kind, Resource] = {}
 
     def _path(self, kind: Kind, namespace: str | None, name: str | None) -> str:
-        resource = self._resources.get(kind)
-        if resource is None:
-            resource = Resource(
-                prefix="apis" if kind.group else "api",
-                group=kind.group,
-                api_version=kind.version,
-                kind=kind.name,
-                namespaced=kind.is_namespaced,
-                name=kind.plural,
-                client=self._dynamic,
-            )
-            self._resources[kind] = resource
-        return str(resource.path(name=name, namespace=namespace if kind.is_namespaced else None))
+        path = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
+        if kind.is_namespaced and namespace is not None:
+            path += f"/namespaces/{quote(namespace)}"
+        path += f"/{kind.plural}"
+        return path if name is None else f"{path}/{quote(name)}"
 
-    async def _request(self, verb: str, path: str, **arguments: Any) -> JsonObject:
-        loop = asyncio.get_running_loop()
-        wait = self._bucket.reserve(loop.time())
+    async def _headers(self, accept: str, content_type: str) -> dict[str, str]:
+        """Return a request's headers; the client reads the token of a pod anew before it ends."""
+        settings = await self._api.configuration.auth_settings()
+        headers = {**self._api.default_headers, "Accept": accept, "Content-Type": content_type}
+        headers.update({item["key"]: item["value"] for item in settings.values() if item["in"] == "header"})
+        return headers
+
+    async def _request(
+        self,
+        verb: str,
+        path: str,
+        query: Mapping[str, str | int | None] | None = None,
+        *,
+        body: JsonObject | None = None,
+        accept: str = _JSON,
+        content_type: str = _JSON,
+    ) -> JsonObject:
+        wait = self._bucket.reserve(asyncio.get_running_loop().time())
         if wait > 0:
             await asyncio.sleep(wait)
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        url = f"{self._host}{path}?{urlencode(given)}" if given else f"{self._host}{path}"
         try:
-            response = await self._dynamic.request(
-                verb, path, serialize=False, _request_timeout=self._timeout_seconds, **arguments
+            response = await self._api.rest_client.request(
+                verb,
+                url,
+                headers=await self._headers(accept, content_type),
+                body=body,
+                _request_timeout=self._timeout_seconds,
             )
-            content = await response.json()
-        except ApiException as error:
-            self._observer(verb, str(error.status))
-            raise translated(error) from error
+            content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._observer(verb, "error")
             raise ClusterUnavailable(f"{type(error).__name__}: {error}") from error
         self._observer(verb, str(response.status))
-        return dict(content)
+        if not 200 <= response.status <= 299:
+            refusal = ApiException(status=response.status, reason=response.reason)
+            refusal.body, refusal.headers = content, response.headers
+            raise translated(refusal)
+        try:
+            return dict(json.loads(content))
+        except ValueError as error:
+            raise ClusterUnavailable("the answer cannot be read") from error
+
+    async def stream(
+        self, kind: Kind, namespace: str | None, query: Mapping[str, str | int | None], silence_seconds: float
+    ) -> AsyncIterator[bytes]:
+        """Give the pieces of a long answer as they come; one that is silent for longer than that is given up."""
+        given = {name: value for name, value in query.items() if value is not None}
+        url = f"{self._host}{self._path(kind, namespace, None)}?{urlencode(given)}"
+        timeout = aiohttp.ClientTimeout(total=None, connect=self._timeout_seconds, sock_read=silence_seconds)
+        try:
+            answer = await self._api.rest_client.request(
+                "get", url, headers=await self._headers(_JSON, _JSON), _request_timeout=timeout
+            )
+            async with answer.response as response:
+                self._observer("watch", str(response.status))
+                if response.status != 200:
+                    refusal = ApiException(status=response.status, reason=response.reason)
+                    refusal.body, refusal.headers = await response.read(), response.headers
+                    raise translated(refusal)
+                async for piece in response.content.iter_any():
+                    yield piece
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._observer("watch", "error")
+            raise ClusterUnavailable(f"{type(error).__name__}: {error}") from error
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
         """Return an object, or None when it does not exist."""
@@ -184,41 +228,41 @@ class KubernetesCluster:
 
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
         """Return the objects of a namespace, or of all of them, that have these labels."""
-        items: list[JsonObject] = []
+        found = [page async for page in self.pages(kind, namespace, selector)]
+        return Listing(tuple(item for page in found for item in page.items), found[-1].resource_version)
+
+    async def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
+        """Return the same page by page."""
         token: str | None = None
         path = self._path(kind, namespace, None)
         while True:
-            page = await self._request("get", path, label_selector=selector or None, limit=PAGE_SIZE, _continue=token)
-            for item in page.get("items") or ():
+            page = await self._request(
+                "get", path, {"labelSelector": selector or None, "limit": PAGE_SIZE, "continue": token}
+            )
+            items = page.get("items") or []
+            for item in items:
                 item.setdefault("apiVersion", kind.api_version)
                 item.setdefault("kind", kind.name)
-                items.append(item)
+            yield Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
             token = page["metadata"].get("continue")
             if not token:
-                return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
+                return
 
     async def list_unmanaged(self, kind: Kind, namespace: str) -> Listing | None:
         """Return the metadata of the objects without our label, unless they do not fit into one page."""
         page = await self._request(
             "get",
             self._path(kind, namespace, None),
-            label_selector=f"{names.MANAGED_BY_LABEL}!={names.MANAGED_BY}",
-            limit=PAGE_SIZE,
-            header_params={"Accept": _METADATA_ONLY},
+            {"labelSelector": f"{names.MANAGED_BY_LABEL}!={names.MANAGED_BY}", "limit": PAGE_SIZE},
+            accept=_METADATA_ONLY,
         )
         if page["metadata"].get("continue"):
             return None
         return Listing(tuple(page.get("items") or ()), int(page["metadata"]["resourceVersion"]))
 
     async def _apply(self, path: str, manifest: JsonObject, manager: str) -> JsonObject:
-        return await self._request(
-            "patch",
-            path,
-            body=manifest,
-            content_type="application/apply-patch+yaml",
-            field_manager=manager,
-            force_conflicts="true",
-        )
+        query = {"fieldManager": manager, "force": "true"}
+        return await self._request("patch", path, query, body=manifest, content_type=_APPLY)
 
     async def apply(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Make an object as this manifest says."""
@@ -242,21 +286,13 @@ class KubernetesCluster:
     async def create(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Create an object."""
         path = self._path(kind, manifest["metadata"].get("namespace"), None)
-        return await self._request("post", path, body=manifest, field_manager=names.FIELD_MANAGER)
+        return await self._request("post", path, {"fieldManager": names.FIELD_MANAGER}, body=manifest)
 
     async def replace(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Replace an object."""
         meta = manifest["metadata"]
         path = self._path(kind, meta.get("namespace"), meta["name"])
-        return await self._request("put", path, body=manifest, field_manager=names.FIELD_MANAGER)
-
-
-class _PlainClient(kube_client.ApiClient):
-    """The official client without its walk through every body: ours are plain JSON already."""
-
-    def sanitize_for_serialization(self, obj: Any) -> Any:
-        """Return a body as it is."""
-        return obj
+        return await self._request("put", path, {"fieldManager": names.FIELD_MANAGER}, body=manifest)
 
 
 def _proxy(url: str) -> str | None:
@@ -280,5 +316,5 @@ async def api_client(environment: Mapping[str, str]) -> AsyncIterator[kube_clien
     # aiohttp would ask a thread for .netrc and the proxy before every request; the proxy is asked for once here.
     configuration.client_session_kwargs = {"trust_env": False}
     configuration.proxy = configuration.proxy or _proxy(str(configuration.host))
-    async with _PlainClient(configuration=configuration) as api:
+    async with kube_client.ApiClient(configuration=configuration) as api:
         yield api

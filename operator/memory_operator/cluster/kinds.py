@@ -69,6 +69,11 @@ ALL: Final = {
 }
 
 
+def is_made_by_people(kind: Kind) -> bool:
+    """Whether people write objects of a kind, so that kopf watches it; the others are what the operator makes."""
+    return kind in (*OWN, NAMESPACE)
+
+
 def watched(settings: OperatorSettings) -> dict[Kind, str]:
     """Return the kinds to watch with the label selector of each; empty: all of its objects."""
     found = dict.fromkeys(OWN, "")
@@ -84,3 +89,8 @@ def watched(settings: OperatorSettings) -> dict[Kind, str]:
         if settings.token_review_role:
             found[CLUSTER_ROLE_BINDING] = names.MANAGED_SELECTOR
     return found
+
+
+def places(kind: Kind, settings: OperatorSettings) -> tuple[str | None, ...]:
+    """Return the namespaces in which a kind is listed and watched; None: all of them at once."""
+    return settings.watch_namespaces if kind.is_namespaced and settings.watch_namespaces else (None,)

@@ -3,18 +3,18 @@
 Server-side apply records in `managedFields` the fields that a manager has applied. The part of a live object under
 our own entry is therefore what we wanted when we last applied, with the values of today: an edit moves a field's
 ownership away, a removed label is missing, a field that we no longer render is still there. Comparing digests of it
-finds every drift, ignores what others add, and lets the cache keep a digest in place of an object.
+finds every drift, ignores what others add, and lets the cache keep a digest in place of an object. Digests are never
+written anywhere: they are built from `hash`, which costs a third of a text and its SHA-256, and mean nothing elsewhere.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from memory_operator import names
-from memory_operator.desired.metadata import Manifest, canonical_json
+from memory_operator.desired.metadata import Manifest
 
 
 def _matching(items: list[Any], key: Mapping[str, Any]) -> Any:
@@ -51,18 +51,25 @@ def _view(live: Any, owned: Mapping[str, Any]) -> Any:
     return live
 
 
-def _normal(value: Any) -> Any:
-    """Return a value in which the order of lists of objects does not count: their order on the server is not ours."""
+def _mark(value: Any) -> int:
+    """Return a number that is the same for equal values, within this process.
+
+    The order of keys does not count, nor that of lists of objects: their order on the server is not ours.
+    """
+    if isinstance(value, str):
+        return hash(value)
     if isinstance(value, dict):
-        return {key: _normal(item) for key, item in value.items()}
+        return hash(frozenset([(key, _mark(item)) for key, item in value.items()]))
     if isinstance(value, list):
-        items = [_normal(item) for item in value]
-        return sorted(items, key=canonical_json) if all(isinstance(item, dict) for item in items) else items
-    return value
+        marks = [_mark(item) for item in value]
+        if all(isinstance(item, dict) for item in value):
+            marks.sort()
+        return hash(("list", *marks))
+    return hash(("scalar", repr(value)))
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(_normal(content)).encode()).hexdigest()[:24]
+    return f"{_mark(content):x}"
 
 
 def desired_digest(manifest: Manifest) -> str:
@@ -72,10 +79,24 @@ def desired_digest(manifest: Manifest) -> str:
     return _digest({**content, "metadata": metadata} if metadata else content)
 
 
+def _owned(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the fields of this object that our last apply has set; None when we never applied it."""
+    for entry in live["metadata"].get("managedFields") or ():
+        is_apply = entry.get("manager") == names.FIELD_MANAGER and entry.get("operation") == "Apply"
+        if is_apply and not entry.get("subresource"):
+            return entry.get("fieldsV1") or {}
+    return None
+
+
 def live_digest(live: Mapping[str, Any]) -> str:
     """Return the digest of what our last apply left in this object; empty when we never applied it."""
-    for entry in live["metadata"].get("managedFields") or ():
-        is_ours = entry.get("manager") == names.FIELD_MANAGER and entry.get("operation") == "Apply"
-        if is_ours and not entry.get("subresource"):
-            return _digest(_view(live, entry.get("fieldsV1") or {}))
-    return ""
+    owned = _owned(live)
+    return "" if owned is None else _digest(_view(live, owned))
+
+
+def is_ours(live: Mapping[str, Any], *path: str) -> bool:
+    """Whether our last apply has set this field."""
+    owned = _owned(live)
+    for name in path:
+        owned = (owned or {}).get(f"f:{name}")
+    return owned is not None

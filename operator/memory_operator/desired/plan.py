@@ -37,11 +37,8 @@ class Plan:
     delete: tuple[ChildKey, ...]
     conflicts: tuple[ChildKey, ...]
     """Names that we need and that another controller's object has: they are left alone."""
-
-
-def _is_current(manifest: Manifest, observed: Observed) -> bool:
-    wanted = desired_digest(manifest)
-    return wanted in (observed.digest, observed.accepted_digest)
+    digests: Mapping[ChildKey, str]
+    """Of what is to be applied."""
 
 
 def plan(
@@ -52,17 +49,21 @@ def plan(
 ) -> Plan:
     """Return what to write. Nothing, when all that is desired is there as desired."""
     apply, conflicts, wanted = [], [], set(held)
+    digests: dict[ChildKey, str] = {}
     for manifest in desired:
         key = (manifest["kind"], manifest["metadata"]["name"])
         wanted.add(key)
         there = observed.get(key)
         if there is not None and there.controller_uid not in (None, owner_uid):
             conflicts.append(key)
-        elif there is None or not _is_current(manifest, there):
+            continue
+        digest = desired_digest(manifest)
+        if there is None or digest not in (there.digest, there.accepted_digest):
             apply.append(manifest)
+            digests[key] = digest
     delete = [
         key
         for key, there in sorted(observed.items())
         if key not in wanted and there.controller_uid == owner_uid and key[0] not in KEPT_KINDS
     ]
-    return Plan(tuple(apply), tuple(delete), tuple(conflicts))
+    return Plan(tuple(apply), tuple(delete), tuple(conflicts), digests)

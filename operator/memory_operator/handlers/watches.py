@@ -1,4 +1,4 @@
-"""One `on.event` handler for every watched kind. No finalizers, no annotations, no index, no timers."""
+"""One `on.event` handler for every kind that people write. No finalizers, no annotations, no index, no timers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def take(context: Context, kind: Kind, event_type: str | None, body: JsonObject)
 
 
 def registry(context: Context) -> kopf.OperatorRegistry:
-    """Return the handlers of all watched kinds."""
+    """Return the handlers of the kinds that people write; `handlers.children` follows the others."""
     handlers = kopf.OperatorRegistry()
-    for kind in kinds.watched(context.settings):
+    for kind in filter(kinds.is_made_by_people, kinds.watched(context.settings)):
         _watch(handlers, context, kind)
 
     @kopf.on.login(registry=handlers)
@@ -90,12 +90,10 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     own.persistence.finalizer = f"{names.GROUP}/unused"
     own.networking.request_timeout = settings.request_timeout_seconds
     own.networking.connect_timeout = 10
-    own.networking.error_backoffs = [1, 2, 4, 8]
+    own.networking.error_backoffs = [1, 2, 4, *[8] * 20]
     own.watching.server_timeout = 290
     own.watching.client_timeout = 300
     own.watching.connect_timeout = 10
+    own.watching.inactivity_timeout = settings.watch_silence_seconds
     own.watching.chunk_size = 500
-    for kind, selector in kinds.watched(settings).items():
-        if selector:
-            own.watching.label_selectors[(kind.group, kind.version, kind.plural)] = selector
     return own

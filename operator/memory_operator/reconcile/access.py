@@ -37,6 +37,7 @@ def rival(context: Context, agent: AgentMemory) -> str | None:
     return None if found in (None, agent.key) else found.name if found else None
 
 
-def is_holder(context: Context, agent: AgentMemory) -> bool:
-    """Whether an agent's ServiceAccount is its own."""
-    return rival(context, agent) is None
+def is_holder(context: Context, agent: ObjectKey) -> bool:
+    """Whether the ServiceAccount that an agent claims is its own."""
+    account = context.cache.account_of(agent)
+    return account is None or holder(context, account) in (None, agent)

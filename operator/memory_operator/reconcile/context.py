@@ -9,7 +9,9 @@ from datetime import datetime
 from memory_operator.cluster.cache import TOKEN_REVIEW, Cache, ReconcileKey
 from memory_operator.cluster.client import Cluster
 from memory_operator.cluster.health import HealthTarget
+from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
+from memory_operator.crd.memory_store import MemoryStoreSpec
 from memory_operator.metrics import Metrics
 from memory_operator.queue import WorkQueue
 from memory_operator.reconcile.ledger import Ledger
@@ -37,6 +39,8 @@ class Context:
     """By ModelAPI: the generation that was probed, and what it answered."""
     targets: dict[ObjectKey, tuple[object, HealthTarget]] = field(default_factory=dict)
     """By MemoryStore without TLS: its UID and generation, and how its pods are asked."""
+    specs: dict[ObjectKey, tuple[object, MemoryStoreSpec]] = field(default_factory=dict)
+    """By MemoryStore: its UID and generation, and its spec, read."""
     authorities: dict[ObjectKey, tuple[float, str | None]] = field(default_factory=dict)
     """By ConfigMap: when it was read, and the CA in it."""
     strangers: Strangers = field(default_factory=Strangers)
@@ -44,16 +48,21 @@ class Context:
     """By AgentMemory: what its row was made of, its key and its text."""
     pods: dict[ReconcileKey, tuple[datetime, str]] = field(default_factory=dict)
     """By owner of a workload that does not get on: when its pods were looked at, and what keeps them."""
+    listed: dict[tuple[Kind, str | None], int] = field(default_factory=dict)
+    """By kind and namespace (None: all): the version of its last complete list."""
+    followed: dict[tuple[Kind, str | None], int] = field(default_factory=dict)
+    """By kind and namespace: up to which version its events have been taken."""
     watch_health: Callable[[ObjectKey, float], None] = lambda store, seconds: None
     """Has a store's health read after some seconds."""
     watch_model: Callable[[ObjectKey], None] = lambda model: None
     """Has a ModelAPI probed."""
 
-    def enqueue(self, keys: Iterable[ReconcileKey]) -> None:
-        """Have these objects looked at."""
+    def enqueue(self, keys: Iterable[ReconcileKey], *, in_background: bool = False) -> None:
+        """Have these objects looked at; in the background: after those that somebody has changed."""
+        add = self.queue.add_in_background if in_background else self.queue.add
         for key in keys:
             if key == TOKEN_REVIEW:
                 if self.settings.token_review_role and self.settings.is_cluster_wide:
                     self.queue.add_after(key, _TOKEN_REVIEW_DELAY_SECONDS)
             else:
-                self.queue.add(key)
+                add(key)

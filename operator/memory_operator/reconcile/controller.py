@@ -8,9 +8,9 @@ import time
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import TOKEN_REVIEW, ReconcileKey
+from memory_operator.cluster.cache import TOKEN_REVIEW, ReconcileKey, key_of
 from memory_operator.cluster.kinds import Kind
-from memory_operator.crd.base import JsonObject
+from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import MemoryOperatorError, Refused, TryLater
 from memory_operator.reconcile.agent import reconcile_agent
 from memory_operator.reconcile.context import Context
@@ -86,18 +86,20 @@ async def run_workers(context: Context) -> None:
             group.create_task(work(context))
 
 
-async def _resync_kind(context: Context, kind: Kind, selector: str) -> int:
+async def resync_kind(context: Context, kind: Kind, selector: str) -> int:
+    """List one kind, take what is new, forget what has vanished; return how many ghosts there were."""
     ghosts = 0
-    items: list[JsonObject] = []
+    there: dict[ObjectKey, str] = {}
     oldest: int | None = None
-    namespaces: tuple[str | None, ...] = context.settings.watch_namespaces or (None,)
-    for namespace in namespaces if kind.is_namespaced else (None,):
-        listing = await context.cluster.list(kind, namespace, selector)
-        items += listing.items
-        oldest = listing.resource_version if oldest is None else min(oldest, listing.resource_version)
-    for body in items:
-        context.enqueue(context.cache.put(kind, body))
-    for key, uid in context.cache.missing(kind, items, oldest or 0):
+    for namespace in kinds.places(kind, context.settings):
+        async for page in context.cluster.pages(kind, namespace, selector):
+            # Nobody holds a page for longer than this: all objects at once are several times the caches.
+            for body in page.items:
+                there[key_of(body)] = body["metadata"]["uid"]
+                context.enqueue(context.cache.put(kind, body), in_background=True)
+            context.listed[(kind, namespace)] = page.resource_version
+            oldest = page.resource_version if oldest is None else min(oldest, page.resource_version)
+    for key, uid in context.cache.missing(kind, there, oldest or 0):
         ghosts += 1
         context.metrics.ghosts.labels(kind.name).inc()
         context.enqueue(context.cache.remove(kind, key, uid))
@@ -113,7 +115,7 @@ async def resync(context: Context) -> int:
 
     async def one(kind: Kind, selector: str) -> int:
         async with at_once:
-            return await _resync_kind(context, kind, selector)
+            return await resync_kind(context, kind, selector)
 
     jobs = [one(kind, selector) for kind, selector in kinds.watched(context.settings).items()]
     done = await asyncio.gather(*jobs, return_exceptions=True)
@@ -122,7 +124,8 @@ async def resync(context: Context) -> int:
             raise result
     ghosts = sum(result for result in done if isinstance(result, int))
     for kind in kinds.OWN:
-        context.enqueue(ReconcileKey(kind.name, key) for key in context.cache.keys(kind))
+        keys = (ReconcileKey(kind.name, key) for key in context.cache.keys(kind))
+        context.enqueue(keys, in_background=True)
     context.enqueue({TOKEN_REVIEW})
     context.metrics.resync_timestamp.set(context.now().timestamp())
     return ghosts

@@ -112,6 +112,8 @@ class HealthMonitor:
         left = self._report_due.get(store, float("-inf")) - self._clock()
         if left > _SLACK_SECONDS and (longest > left or await self._is_touchable(store)):
             return min(left, longest)
+        if self._is_told_enough(store):
+            return _CATCH_UP_SECONDS[-1]
         self._report_due.pop(store, None)
         pause = await self.poll(store, started_at)
         if pause is None:
@@ -119,6 +121,13 @@ class HealthMonitor:
             return None
         self._report_due[store] = min(self._report_due.get(store, float("inf")), self._clock() + pause)
         return min(pause, longest)
+
+    def _is_told_enough(self, store: ObjectKey) -> bool:
+        """Whether the last good report still waits for its reconcile, and nobody for a newer one."""
+        context, state = self._context, self._context.health.get(store)
+        is_good = state is not None and bool(state.reports) and not state.failures
+        is_waiting = context.queue.is_waiting(ReconcileKey(names.MEMORY_STORE, store))
+        return is_good and is_waiting and not context.ledger.is_awaited(store)
 
     async def _is_touchable(self, store: ObjectKey) -> bool:
         """Whether a connection can be opened to any pod of a store; True when it has none."""

@@ -12,7 +12,7 @@ from memory_operator.cluster.cache import Child, ReconcileKey, existing_claim
 from memory_operator.cluster.health import HealthTarget
 from memory_operator.crd import agent_memory, conditions, memory_store, model_api
 from memory_operator.crd.agent_memory import AgentMemory
-from memory_operator.crd.base import ObjectKey, identity
+from memory_operator.crd.base import JsonObject, ObjectKey, identity
 from memory_operator.crd.conditions import ConditionType
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
@@ -33,13 +33,29 @@ _FIRST_HEALTH_SECONDS = 0.3
 """After new bindings: a watch tells the replicas at once, so that the first look usually finds them in use."""
 
 
+def typed(context: Context, body: JsonObject) -> MemoryStore:
+    """Return a typed store; its spec is read once for each generation, and by all of its agents.
+
+    Raises:
+        InvalidSpec: a rule is broken.
+    """
+    who = identity(body)
+    basis = (who.uid, who.generation)
+    known = context.specs.get(who.key)
+    if known is not None and known[0] == basis:
+        return MemoryStore(who, known[1], body.get("status") or {})
+    store = memory_store.parse(body)
+    context.specs[who.key] = (basis, store.spec)
+    return store
+
+
 def find(context: Context, key: ObjectKey) -> MemoryStore | None:
     """Return a store if it exists and is valid."""
     body = context.cache.body(kinds.MEMORY_STORE, key)
     if body is None:
         return None
     try:
-        return memory_store.parse(body)
+        return typed(context, body)
     except InvalidSpec:
         return None
 
@@ -90,15 +106,31 @@ def _models(context: Context, store: MemoryStore) -> tuple[dict[str, ModelApi], 
     return found, tuple(states)
 
 
+def _basis(uid: str, generation: int, store: MemoryStore) -> object:
+    return (uid, generation, store.key, store.spec.default_failure_mode)
+
+
 def row(context: Context, agent: AgentMemory, store: MemoryStore) -> tuple[str, str]:
     """Return an agent's row; it is made once for each version of what it depends on."""
-    basis = (agent.id.uid, agent.id.generation, store.key, store.spec.default_failure_mode)
+    basis = _basis(agent.id.uid, agent.id.generation, store)
     known = context.rows.get(agent.key)
     if known is not None and known[0] == basis:
         return known[1], known[2]
     key, text = bindings.row(agent, store)
     context.rows[agent.key] = (basis, key, text)
     return key, text
+
+
+def _row_of(context: Context, body: JsonObject, store: MemoryStore) -> tuple[str, str] | None:
+    """Return the row of an agent; None when its spec breaks a rule. A row that is known is not made again."""
+    meta = body["metadata"]
+    known = context.rows.get(ObjectKey(meta["namespace"], meta["name"]))
+    if known is not None and known[0] == _basis(meta["uid"], meta.get("generation", 0), store):
+        return known[1], known[2]
+    try:
+        return row(context, agent_memory.parse(body), store)
+    except InvalidSpec:
+        return None
 
 
 def _rows(context: Context, store: MemoryStore) -> dict[str, str]:
@@ -108,13 +140,9 @@ def _rows(context: Context, store: MemoryStore) -> dict[str, str]:
         body = context.cache.body(kinds.AGENT_MEMORY, key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             continue
-        try:
-            agent = agent_memory.parse(body)
-        except InvalidSpec:
-            continue
-        if is_allowed(context, store, key.namespace) and is_holder(context, agent):
-            row_key, text = row(context, agent, store)
-            rows[row_key] = text
+        found = _row_of(context, body, store)
+        if found is not None and is_allowed(context, store, key.namespace) and is_holder(context, key):
+            rows[found[0]] = found[1]
     return rows
 
 
@@ -137,13 +165,14 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         context.ledger.forget(key)
         context.health.pop(key, None)
         context.targets.pop(key, None)
+        context.specs.pop(key, None)
         context.pods.pop(ReconcileKey(names.MEMORY_STORE, key), None)
         return None
     if body["metadata"].get("deletionTimestamp"):
         return None
     who, previous, now = identity(body), body.get("status") or {}, context.now()
     try:
-        store = memory_store.parse(body)
+        store = typed(context, body)
     except InvalidSpec as error:
         await write_status(context, who, previous, invalid_status(who, previous, error.problems, now))
         return None

@@ -14,7 +14,7 @@ from memory_operator.cluster.client import Cluster, Listing
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import JsonObject
 
-FRESH_SECONDS: Final = 2.0
+FRESH_SECONDS: Final = 5.0
 """How long an answer counts at most."""
 
 
@@ -46,7 +46,8 @@ class Strangers:
     def _forget(self, now: float) -> None:
         for key in [key for key, known in self._known.items() if not 0 <= now - known[0] < FRESH_SECONDS]:
             del self._known[key]
-            if not self._locks[key].locked():
+            lock = self._locks.get(key)
+            if lock is not None and not lock.locked():
                 del self._locks[key]
 
 

@@ -26,10 +26,11 @@ async def reconcile_token_review(context: Context) -> float | None:
     manifest = token_review_binding(accounts, context.settings)
     name = context.settings.token_review_binding
     there = context.cache.child(kinds.CLUSTER_ROLE_BINDING, ObjectKey("", name))
-    if there is not None and desired_digest(manifest) in (there.observed.digest, there.observed.accepted_digest):
+    digest = desired_digest(manifest)
+    if there is not None and digest in (there.observed.digest, there.observed.accepted_digest):
         return None
     try:
-        await apply(context, manifest)
+        await apply(context, manifest, digest)
     except Refused as error:
         logger.warning("token review binding refused", extra={"error": type(error).__name__})
         return context.settings.resync_seconds

@@ -15,7 +15,6 @@ from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey
 from memory_operator.crd.conditions import ConditionType, Reason
 from memory_operator.desired.metadata import Manifest
-from memory_operator.desired.ownership import desired_digest
 from memory_operator.desired.plan import ChildKey, plan
 from memory_operator.errors import MemoryOperatorError, Refused
 from memory_operator.reconcile.context import Context
@@ -89,9 +88,9 @@ async def sync_children(
                 if live is not None and not _is_ours(owner, live):
                     problems.append(_name_conflict(key))
                     continue
-            elif observed[key].applied_digest == desired_digest(manifest):
+            elif observed[key].applied_digest == todo.digests[key]:
                 context.metrics.drift.labels(key[0]).inc()
-            await apply(context, manifest)
+            await apply(context, manifest, todo.digests[key])
         except Refused as error:
             logger.warning("object refused", extra={"kind": key[0], "object": str(owner.key), "child": key[1]})
             problems.append(_problem(key, error))
@@ -103,12 +102,12 @@ async def sync_children(
     return tuple(problems)
 
 
-async def apply(context: Context, manifest: Manifest) -> JsonObject:
-    """Apply one object and take the answer into the cache."""
+async def apply(context: Context, manifest: Manifest, digest: str) -> JsonObject:
+    """Apply one object, of this digest, and take the answer into the cache."""
     kind = kinds.ALL[manifest["kind"]]
     live = await context.cluster.apply(kind, manifest)
     context.metrics.writes.labels(kind.name, "apply").inc()
-    context.cache.accept(kind, live, desired_digest(manifest))
+    context.cache.accept(kind, live, digest)
     logger.info("object applied", extra={"kind": kind.name, "child": manifest["metadata"]["name"]})
     return live
 

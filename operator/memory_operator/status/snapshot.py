@@ -56,6 +56,7 @@ class ClaimState:
     requested: str
     capacity: str
     storage_class_name: str | None
+    """If we have set it: a class that the cluster has filled in is no business of ours."""
     access_modes: tuple[str, ...]
     resize_message: str = ""
 

@@ -12,11 +12,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -123,8 +124,76 @@ def serving_reports(server: LocalCluster) -> Iterator[Reports]:
         loop.close()
 
 
+class Gate:
+    """A way to the API server that can go dead: connections stay open, and nothing comes back through them."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.port = 0
+        self._target = (host, port)
+        self._frozen: set[int] = set()
+        self._opened = 0
+        self._pumps: set[asyncio.Task[None]] = set()
+
+    async def _carry(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError):
+                while data := await reader.read(65536):
+                    if number not in self._frozen:
+                        writer.write(data)
+                        await writer.drain()
+        finally:
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._opened += 1
+        number = self._opened
+        try:
+            there, here = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        for one, other in ((reader, here), (there, writer)):
+            pump = asyncio.create_task(self._carry(number, one, other))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+
+    def freeze(self) -> None:
+        """Carry nothing more through the connections that are open now; new ones work."""
+        self._frozen = set(range(self._opened + 1))
+
+    async def run(self, is_open: threading.Event, is_over: asyncio.Event) -> None:
+        """Stand open until the end."""
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        is_open.set()
+        await is_over.wait()
+        server.close()
+        pumps = list(self._pumps)
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.sleep(0)  # aborted connections are closed in the next turn of the loop
+
+
+@contextmanager
+def gate(server: LocalCluster) -> Iterator[Gate]:
+    """A gate before the API server, on a thread of its own."""
+    url = urlsplit(server.server)
+    made = Gate(str(url.hostname), int(url.port or 443))
+    loop, is_open, is_over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(made.run(is_open, is_over)))
+    thread.start()
+    assert is_open.wait(10)
+    try:
+        yield made
+    finally:
+        loop.call_soon_threadsafe(is_over.set)
+        thread.join(10)
+        loop.close()
+
+
 class OperatorProcess:
-    """One operator, with the permissions of its own ServiceAccount."""
+    """One operator, with the permissions of its own ServiceAccount; `changed` are settings, in capitals."""
 
     def __init__(
         self,
@@ -135,6 +204,7 @@ class OperatorProcess:
         reports: Reports,
         *,
         wrapper: Sequence[str] = (),
+        **changed: str,
     ) -> None:
         self.name = name
         self._server = server
@@ -147,6 +217,7 @@ class OperatorProcess:
             "TOKEN_REVIEW_ROLE": "memplane-token-review",
             "HEALTH_ADDRESS": reports.address,
             "SERVICE_IMAGE": "localhost/memplane:test",
+            **changed,
         }
         environment = {
             "PATH": os.environ["PATH"],
@@ -169,6 +240,11 @@ class OperatorProcess:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
 
     def metrics(self) -> str:
         """What it tells Prometheus."""

@@ -124,6 +124,38 @@ async def test_a_store_that_comes_back_clears_the_degradation(world: World) -> N
     assert template(world) == before
 
 
+async def test_an_outage_posts_an_event_for_the_store_and_none_for_its_agents(world: World) -> None:
+    store = world.store()
+    agents = [world.agent(f"helper-{number}") for number in range(30)]
+    await world.settle()
+    await world.make_ready(store)
+    await world.settle(10)
+    start = len(world.cluster.writes)
+    world.pods("notes-memory", 0)
+    await world.settle(20)
+    assert {world.of_agent(agent, DEGRADED) for agent in agents} == {("True", "StoreNotReady")}
+    written = world.writes_since(start)
+    assert [kind for _, kind, _ in written].count("Event") == 1
+    assert sorted(name for _, kind, name in written if kind == "AgentMemory") == sorted(key.name for key in agents)
+
+
+async def test_a_store_that_comes_back_by_way_of_unknown_is_one_write_for_each_agent(world: World) -> None:
+    store, agent = await running(world)
+    world.pods("notes-memory", 0)
+    await world.settle(20)
+    start = len(world.cluster.writes)
+    world.pods("notes-memory", 1)
+    world.says(store)
+    await world.settle(1)
+    assert world.of_store(store, "Ready") == ("Unknown", "HealthUnknown")
+    assert world.of_agent(agent, DEGRADED) == ("True", "StoreNotReady")
+    await world.make_ready(store)
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+    written = [write for write in world.writes_since(start) if write[1:] == ("AgentMemory", "helper")]
+    assert written == [("status", "AgentMemory", "helper")]
+
+
 async def test_a_store_that_is_made_again_is_found_again(world: World) -> None:
     _, agent = await running(world)
     before = template(world)

@@ -292,3 +292,36 @@ def test_only_a_schema_named_after_the_uid_must_be_the_stores_own() -> None:
     local = store()
     uids = [config.service_config(item, {}, SETTINGS).storage.store_uid for item in (own, adopted, local)]
     assert uids == [own.id.uid, "", ""]
+
+
+def _digest_of(data: Any) -> str:
+    return desired_digest({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": data})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": -1}, {"a": -2}),
+        ({"a": True}, {"a": 1}),
+        ({"a": True}, {"a": "True"}),
+        ({"a": 1}, {"a": "1"}),
+        ({"a": None}, {}),
+        ({"a": []}, {"a": {}}),
+        ({"a": ["x", "y"]}, {"a": ["y", "x"]}),
+        ({"a": {"b": "c"}}, {"a": {"c": "b"}}),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 1}, {"b": 1}]}),
+    ],
+)
+def test_what_differs_has_another_digest(one: Any, other: Any) -> None:
+    assert _digest_of(one) != _digest_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        ({"a": [{"b": 1}, {"c": [1, 2]}]}, {"a": [{"c": [1, 2]}, {"b": 1}]}),
+    ],
+)
+def test_the_order_of_keys_and_of_objects_in_a_list_does_not_count(one: Any, other: Any) -> None:
+    assert _digest_of(one) == _digest_of(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from memory_operator.pacing import Backoff, TokenBucket
 from memory_operator.queue import WorkQueue
@@ -101,6 +102,87 @@ async def test_a_worker_that_waits_is_woken_by_a_new_key() -> None:
     waiting = asyncio.create_task(work.get())
     await asyncio.sleep(0)
     work.add("a")
+    assert await asyncio.wait_for(waiting, 1) == "a"
+
+
+async def _workers(work: WorkQueue[str], count: int) -> list[asyncio.Task[str]]:
+    waiting = [asyncio.create_task(work.get()) for _ in range(count)]
+    await asyncio.sleep(0)
+    return waiting
+
+
+async def test_each_new_key_wakes_a_worker_of_its_own_and_no_other() -> None:
+    work, _ = queue()
+    waiting = await _workers(work, 3)
+    work.add("a")
+    work.add("b")
+    await asyncio.sleep(0)
+    assert [task.result() if task.done() else None for task in waiting] == ["a", "b", None]
+    work.add("c")
+    assert await asyncio.wait_for(waiting[2], 1) == "c"
+
+
+async def test_a_delay_that_ends_wakes_a_worker_that_waits() -> None:
+    work = WorkQueue[str](time.monotonic, Backoff(0.5, 120, lambda: 0.5))
+    work.add_after("late", 0.05)
+    waiting = await _workers(work, 2)
+    work.add_after("early", 0.01)
+    assert [await asyncio.wait_for(task, 5) for task in waiting] == ["early", "late"]
+
+
+async def test_a_delay_that_is_over_when_the_first_worker_comes_is_not_waited_for() -> None:
+    work, clock = queue()
+    work.add_after("a", 5)
+    clock.now = 5
+    assert await asyncio.wait_for(work.get(), 1) == "a"
+
+
+async def test_a_worker_that_is_cancelled_as_it_is_woken_passes_the_key_on() -> None:
+    work, _ = queue()
+    first, second = await _workers(work, 2)
+    work.add("a")
+    first.cancel()
+    assert await asyncio.wait_for(second, 1) == "a"
+    assert first.cancelled()
+
+
+def test_a_key_waits_from_its_addition_until_it_is_taken() -> None:
+    work, _ = queue()
+    assert not work.is_waiting("a")
+    work.add("a")
+    assert work.is_waiting("a")
+    work.take()
+    assert not work.is_waiting("a")
+
+
+def test_a_changed_key_goes_before_those_in_the_background_and_they_come_too() -> None:
+    work, _ = queue()
+    for number in range(3):
+        work.add_in_background(f"old-{number}")
+    for number in range(20):
+        work.add(f"new-{number}")
+    taken = [key for _ in range(23) if (key := work.take())]
+    assert taken[0] == "new-0"
+    assert sorted(taken) == sorted([*(f"old-{n}" for n in range(3)), *(f"new-{n}" for n in range(20))])
+    assert [key for key in taken if key.startswith("old")] == ["old-0", "old-1", "old-2"]
+    assert taken.index("old-0") < 10, "the background gets a turn"
+    assert work.take() is None
+
+
+def test_a_key_in_the_background_that_changes_is_called_forward_once() -> None:
+    work, _ = queue()
+    work.add_in_background("a")
+    work.add_in_background("b")
+    work.add("b")
+    work.add_in_background("b")
+    assert len(work) == 2
+    assert [work.take(), work.take(), work.take()] == ["b", "a", None]
+
+
+async def test_a_key_in_the_background_wakes_a_worker() -> None:
+    work, _ = queue()
+    (waiting,) = await _workers(work, 1)
+    work.add_in_background("a")
     assert await asyncio.wait_for(waiting, 1) == "a"
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.conditions import Reason
 from memory_operator.errors import Forbidden, Invalid
@@ -228,6 +229,29 @@ async def test_a_retained_claim_outlives_its_store_and_is_adopted_again(world: W
     assert "storageClassName" not in claim["spec"]
     await world.make_ready(store)
     assert world.of_store(store, "StorageReady") == ("True", "VolumeLargerThanSpec")
+
+
+@pytest.mark.parametrize("named", [None, "fast"])
+async def test_a_claim_is_applied_once_when_the_cluster_fills_in_its_class(world: World, named: str | None) -> None:
+    applied: list[dict[str, Any]] = []
+    apply = world.cluster.apply
+
+    async def filling_in(kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        if kind == kinds.CLAIM:
+            applied.append(manifest)
+        live = await apply(kind, manifest)
+        if kind == kinds.CLAIM:
+            world.cluster.objects[("PersistentVolumeClaim", ObjectKey("a", "notes-memory-data"))]["spec"].setdefault(
+                "storageClassName", "standard"
+            )
+            live = await world.cluster.get(kind, "a", "notes-memory-data") or live
+        return live
+
+    world.cluster.apply = filling_in  # type: ignore[method-assign]
+    volume = {"size": "5Gi", **({"storageClassName": named} if named else {})}
+    await world.ready_store(storage={"type": "local", "local": {"persistentVolume": volume}})
+    await world.settle(30)
+    assert [manifest["spec"].get("storageClassName") for manifest in applied] == [named]
 
 
 async def test_a_claim_with_the_policy_delete_goes_with_its_store(world: World) -> None:

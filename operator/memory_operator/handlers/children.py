@@ -1,0 +1,73 @@
+"""Follows what the operator makes, from where the last list ended; see `cluster.watching` for why kopf does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from memory_operator.cluster import kinds
+from memory_operator.cluster.cache import version
+from memory_operator.cluster.kinds import Kind
+from memory_operator.cluster.watching import Expired, Watcher
+from memory_operator.errors import MemoryOperatorError
+from memory_operator.handlers.watches import take
+from memory_operator.pacing import Backoff
+from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.controller import resync_kind
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RETRY_SECONDS = 0.2
+_LONGEST_RETRY_SECONDS = 10.0
+
+
+async def _follow_once(context: Context, watcher: Watcher, kind: Kind, namespace: str | None, since: int) -> int:
+    """Take events until the stream ends; return up to which version."""
+    selector = kinds.watched(context.settings)[kind]
+    async for event in watcher.watch(kind, namespace, selector, since):
+        since = version(event.body)
+        if event.type != "BOOKMARK":
+            take(context, kind, event.type, event.body)
+        context.followed[(kind, namespace)] = since
+    return since
+
+
+async def follow(context: Context, watcher: Watcher, kind: Kind, namespace: str | None) -> None:
+    """Take the events of one kind for ever. What an expired watch has missed, a list makes up for."""
+    place = (kind, namespace)
+    backoff: Backoff[str] = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, random.random)
+    context.followed[place] = context.listed[place]
+    while True:
+        since = context.followed[place]
+        try:
+            await _follow_once(context, watcher, kind, namespace, since)
+        except MemoryOperatorError as error:
+            why = type(error).__name__
+            context.metrics.watch_failures.labels(kind.name, why).inc()
+            logger.info("watch broke off", extra={"kind": kind.name, "error": f"{why}: {error}"})
+            if context.followed[place] > since:
+                backoff.reset("watch")
+            await asyncio.sleep(backoff.next("watch"))
+            if isinstance(error, Expired):
+                await _list_again(context, kind, namespace)
+        else:
+            backoff.reset("watch")
+
+
+async def _list_again(context: Context, kind: Kind, namespace: str | None) -> None:
+    try:
+        await resync_kind(context, kind, kinds.watched(context.settings)[kind])
+    except MemoryOperatorError as error:
+        logger.warning("list failed", extra={"kind": kind.name, "error": type(error).__name__})
+    else:
+        context.followed[(kind, namespace)] = context.listed[(kind, namespace)]
+
+
+async def run(context: Context, watcher: Watcher) -> None:
+    """Follow every kind that the operator makes, in each of its namespaces, until cancelled."""
+    async with asyncio.TaskGroup() as group:
+        for kind in kinds.watched(context.settings):
+            if not kinds.is_made_by_people(kind):
+                for namespace in kinds.places(kind, context.settings):
+                    group.create_task(follow(context, watcher, kind, namespace))
