@@ -409,6 +409,8 @@ def targets(row: Row) -> list[str]:
     lines = ["| target | at most | seen | met |", "|---|---:|---:|---|"]
     for name, limit, value, unit in wanted:
         met = "yes" if value <= limit else f"no: {value / limit:.1f} times as much"
+        if row.stores < FULL_SIZE:
+            met = "open: the full size was not run"
         lines.append(f"| {name} | {limit:g} {unit} | {value:.3g} {unit} | {met} |")
     return lines
 
@@ -434,14 +436,17 @@ What there is to write: for a store eight objects, two statuses (`Ready=Unknown`
 Event; for a binding one object and one or two statuses. The operator uses {per_write} ms of CPU for each write, what
 it reads and hears included.
 
-## Targets, at {stores} stores and {bindings} bindings
+## Targets
+
+They are for 1,000 stores and 5,000 bindings; what stands here was seen with {stores} and {bindings}.
 
 {targets}
 
 The benchmark prints and never decides: what is asserted stands in the tests.
 """
 REFERENCE = ROOT / "docs" / "reference"
-SIZES = (50, 100, 250, 500, 1000)
+FULL_SIZE = 1000
+SIZES = (50, 100, 250, 500, FULL_SIZE)
 BINDINGS_EACH = 5
 
 
