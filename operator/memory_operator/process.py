@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -123,7 +124,8 @@ class Operator:
     async def _watch(self) -> None:
         settings = self._settings
         ready = asyncio.Event()
-        await kopf.operator(
+        before = asyncio.all_tasks()
+        watches = await kopf.spawn_tasks(
             registry=registry(self.context),
             settings=kopf_settings(settings),
             clusterwide=settings.is_cluster_wide,
@@ -132,6 +134,9 @@ class Operator:
             ready_flag=ready,
             standalone=True,
         )
+        # kopf has taken the signals, and would wait for watches to end, for seconds, before anybody else is told.
+        on_signals(self.end)
+        await kopf.run_tasks(watches, ignored=before)
         self.stop.set()
 
     async def _first_sync(self) -> None:
@@ -214,6 +219,15 @@ class Operator:
             logger.warning("lease not released", extra={"error": type(error).__name__})
 
 
+def on_signals(call: Callable[[], None]) -> None:
+    """Have SIGTERM and SIGINT call something, whoever had them before; in another thread than the main one, nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, call)
+
+
 async def _first_of(work: Coroutine[Any, Any, None], guard: asyncio.Task[None]) -> None:
     """Wait for some work, unless the guard ends before, which raises what it raised."""
     task = asyncio.create_task(work)
@@ -245,7 +259,5 @@ async def run(settings: OperatorSettings, environment: Mapping[str, str] = os.en
             observer=lambda verb, code: metrics.requests.labels(verb, code).inc(),
         )
         operator = Operator(settings, cluster, metrics)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, operator.end)
+        on_signals(operator.end)
         await operator.run()
