@@ -23,6 +23,7 @@ from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
 from memory_service.ports.process import Steps
+from memory_service.process import loops
 from memory_service.process.lives import opens_before, stop_on_signals, working
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | Non
         Misconfigured: a person must change the configuration, the schema or the data folder first.
     """
     set_up_logging()
-    return asyncio.run(_serve(config, clock, steps))
+    return loops.run(_serve(config, clock, steps))
 
 
 class _Server(uvicorn.Server):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 from memory_service.bootstrap import Runtime
@@ -12,6 +11,7 @@ from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
 from memory_service.ports.process import Steps
+from memory_service.process import loops
 from memory_service.process.lives import opens_before, stop_on_signals, working
 
 
@@ -28,7 +28,7 @@ def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | Non
             reason=Reason.NOT_CONFIGURED.value,
         )
     set_up_logging()
-    return asyncio.run(_work(config, clock, steps))
+    return loops.run(_work(config, clock, steps))
 
 
 async def _work(config: ServiceConfig, clock: Clock | None, steps: Steps | None) -> int:
