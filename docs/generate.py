@@ -37,7 +37,7 @@ SETTING_MEANINGS = {
     "storage.lockWaitSeconds": "How long to wait for a folder that another process serves; 0 refuses at once.",
     "storage.dsnFile": "external: a file that holds the Postgres URL; read again when it changes.",
     "storage.schema": "external: the schema that holds this store's tables.",
-    "storage.poolSize": "external: connections at most.",
+    "storage.poolSize": "external: connections at most, beside one each for leases and for upkeep.",
     "engine": "What turns turns into facts when a chat model is set.",
     "models.chat.url": "Base URL of an OpenAI-compatible chat endpoint.",
     "models.chat.model": "The model's name there.",

@@ -45,7 +45,7 @@ class NotShown:
     """An item that was left out of the block."""
 
     id: str
-    reason: Literal["budget", "duplicate"]
+    reason: Literal["budget", "duplicate", "top_k"]
 
 
 @dataclass(frozen=True)
@@ -63,65 +63,96 @@ class Assembly:
         return not self.items and any(entry.reason == "budget" for entry in self.left_out)
 
 
-def assemble(items: Sequence[Recalled], budget_tokens: int | None, counter: Counter) -> Assembly:
+def assemble(
+    items: Sequence[Recalled], budget_tokens: int | None, counter: Counter, *, most: int | None = None
+) -> Assembly:
     """Choose items, best first, while the block stays within the budget; what is too long is skipped, not the rest.
 
     The whole block counts, its frame included; a budget too small for the frame and one item gives an empty block.
-    `None` is no budget. The second of two items with the same words is left out as a duplicate.
+    `None` is no budget. The second of two items with the same words is left out as a duplicate, and what comes after
+    `most` chosen ones as `top_k`.
     """
-    chosen: list[Recalled] = []
+    chosen: list[_Line] = []
     left: list[NotShown] = []
     seen: set[str] = set()
     groups: set[tuple[int, str]] = set()
-    spent = counter.count(BLOCK_OPENING + "\n") + counter.count(BLOCK_CLOSING)
+    spent = 0
+    if budget_tokens is not None:
+        spent = counter.count(BLOCK_OPENING + "\n") + counter.count(BLOCK_CLOSING)
     for item in items:
         same = " ".join(item.text.casefold().split())
         if same in seen:
             left.append(NotShown(item.id, "duplicate"))
             continue
-        group = (item.session, _day(item))
-        # Whether the line will carry the date is known only in the end, so each new group is charged with it.
-        cost = counter.count(_line(item, with_day=item.tier == "fact" or group not in groups) + "\n")
-        if budget_tokens is not None and spent + cost > budget_tokens:
-            left.append(NotShown(item.id, "budget"))
+        if most is not None and len(chosen) == most:
+            left.append(NotShown(item.id, "top_k"))
             continue
-        spent += cost
+        line = _Line.of(item)
+        if budget_tokens is not None:
+            # Whether the line will carry the date is known only in the end, so each new group is charged with it.
+            with_day = item.tier == "fact" or line.group not in groups
+            cost = counter.count(line.text(with_day=with_day) + "\n")
+            if spent + cost > budget_tokens:
+                left.append(NotShown(item.id, "budget"))
+                continue
+            spent += cost
+            if item.tier == "episode":
+                groups.add(line.group)
         seen.add(same)
-        chosen.append(item)
-        if item.tier == "episode":
-            groups.add(group)
-    block = render(chosen)
-    tokens = counter.count(block)
+        chosen.append(line)
+    block = _render(chosen)
+    tokens = counter.count(block) if chosen else 0
     while chosen and budget_tokens is not None and tokens > budget_tokens:
         # Lines counted alone can come to less than the whole; the lowest ranked ones make room.
-        left.append(NotShown(chosen.pop().id, "budget"))
-        block = render(chosen)
-        tokens = counter.count(block)
-    return Assembly(tuple(chosen), block, tokens if chosen else 0, tuple(left))
+        left.append(NotShown(chosen.pop().item.id, "budget"))
+        block = _render(chosen)
+        tokens = counter.count(block) if chosen else 0
+    return Assembly(tuple(line.item for line in chosen), block, tokens, tuple(left))
 
 
 def render(items: Sequence[Recalled]) -> str:
     """Return the block that shows these items; empty for none."""
-    if not items:
+    return _render([_Line.of(item) for item in items])
+
+
+@dataclass(frozen=True)
+class _Line:
+    """An item with what stands of it in the block, made once."""
+
+    item: Recalled
+    day: str
+    said: str
+
+    @staticmethod
+    def of(item: Recalled) -> _Line:
+        source = "(fact)" if item.tier == "fact" else speaker(item.name, item.role)
+        day = item.said_at.astimezone(UTC).date().isoformat()
+        return _Line(item, day, f" {source}: {quoted(item.text)}")
+
+    @property
+    def group(self) -> tuple[int, str]:
+        """The conversation and day that its date stands for."""
+        return self.item.session, self.day
+
+    def text(self, *, with_day: bool) -> str:
+        """Return the line."""
+        return self.day + self.said if with_day else self.said
+
+
+def _render(shown: Sequence[_Line]) -> str:
+    if not shown:
         return ""
     lines = [BLOCK_OPENING]
-    lines.extend(_line(item, with_day=True) for item in items if item.tier == "fact")
-    turns = [item for item in items if item.tier == "episode"]
+    lines.extend(line.text(with_day=True) for line in shown if line.item.tier == "fact")
+    turns = [line for line in shown if line.item.tier == "episode"]
     begins: dict[int, datetime] = {}
-    for item in turns:
+    for line in turns:
+        item = line.item
         begins[item.session] = min(item.said_at, begins.get(item.session, item.said_at))
+    turns.sort(key=lambda line: (begins[line.item.session], line.item.session, line.item.seq, line.item.id))
     group: tuple[int, str] | None = None
-    for item in sorted(turns, key=lambda turn: (begins[turn.session], turn.session, turn.seq, turn.id)):
-        lines.append(_line(item, with_day=group != (item.session, _day(item))))
-        group = (item.session, _day(item))
+    for line in turns:
+        lines.append(line.text(with_day=group != line.group))
+        group = line.group
     lines.append(BLOCK_CLOSING)
     return "\n".join(lines)
-
-
-def _day(item: Recalled) -> str:
-    return item.said_at.astimezone(UTC).date().isoformat()
-
-
-def _line(item: Recalled, *, with_day: bool) -> str:
-    source = "(fact)" if item.tier == "fact" else speaker(item.name, item.role)
-    return f"{_day(item) if with_day else ''} {source}: {quoted(item.text)}"

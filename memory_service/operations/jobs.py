@@ -97,8 +97,8 @@ def job_answer(row: JobRow, session_names: dict[int, str]) -> Job:
 
 
 def _session_names(tx: Transaction, rows: Sequence[JobRow]) -> dict[int, str]:
-    found = (tx.sessions.get(number) for number in {row.session_id for row in rows if row.session_id is not None})
-    return {session.id: session.owner.session for session in found if session is not None}
+    found = tx.sessions.get_many({row.session_id for row in rows if row.session_id is not None})
+    return {number: session.owner.session for number, session in found.items()}
 
 
 def _own_job(tx: Transaction, caller: Caller, job_id: str) -> JobRow:

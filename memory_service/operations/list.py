@@ -60,11 +60,11 @@ def _episodes(
         (row for session in sessions for row in tx.turns.list(homes, session=session, after=after, limit=limit + 1)),
         key=lambda row: row.id,
     )
-    names = {number: tx.sessions.get(number) for number in {row.session_id for row in rows[:limit]}}
+    names = tx.sessions.get_many({row.session_id for row in rows[:limit]})
     items = [
         episode_item(row, session_id=found.owner.session, scope=scope, workspace=found.owner.workspace)
         for row in rows[:limit]
-        if (found := names[row.session_id]) is not None
+        if (found := names.get(row.session_id)) is not None
     ]
     more = len(rows) > limit
     return ListResponse(items=tuple(items), next_cursor=encode_cursor("episode", rows[limit - 1].id) if more else None)

@@ -5,9 +5,11 @@ Recall writes nothing, and a part that is away makes it poorer, never wrong: it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+
+from pydantic import TypeAdapter
 
 from memory_service.contract.items import Item
 from memory_service.contract.limits import MAX_TOP_K
@@ -27,6 +29,7 @@ from memory_service.contract.verbs import (
 from memory_service.domain import lexical, scopes
 from memory_service.domain.assembly import Recalled, assemble
 from memory_service.domain.callers import Caller
+from memory_service.domain.owners import Owner
 from memory_service.domain.ranking import DEFAULT_FLOOR, Detail, Ranked, RankOutcome, ScopedPool, rank, settled
 from memory_service.domain.window import Window
 from memory_service.errors import ModelUnavailable, StorageUnavailable
@@ -47,6 +50,8 @@ from memory_service.ports.records import (
 )
 from memory_service.ports.storage import Transaction
 
+_OMITTED: TypeAdapter[tuple[Omitted, ...]] = TypeAdapter(tuple[Omitted, ...])
+"""Makes all of them in one call, since there are many."""
 SPARE = 2
 """How many times `top_k` rows are ranked, so that some stand in for those that are duplicates or too long."""
 MOST_RANKED = 150
@@ -102,6 +107,7 @@ class _Look:
     wants_long_term: bool
 
     def __call__(self, tx: Transaction) -> RecallResponse:
+        self._look_up_owners(tx)
         session = self._session(tx)
         window = self._window(tx, session)
         digest = self._digest(tx, session)
@@ -124,6 +130,13 @@ class _Look:
             degraded=tuple(degraded),
             generation=read_generation(tx, self.caller, self.request.session_id),
         )
+
+    def _look_up_owners(self, tx: Transaction) -> None:
+        """Find all owners that this recall names in one look; the transaction keeps what it found."""
+        named = {*scopes.generation_owners(self.caller, self.request.session_id)}
+        for read in self.plan.reads if self.wants_long_term else ():
+            named.update(owner for owner in (*read.facts, *read.episodes) if isinstance(owner, Owner))
+        tx.owners.find(sorted(named))
 
     def _outcome(self, found: _Found | None, has_session_memory: bool) -> Outcome:
         if found is not None:
@@ -158,18 +171,18 @@ class _Look:
             return _Found(Outcome.NO_MATCHES)
         budget = request.token_budget or self.caller.policy.client_params.token_budget
         top_k = request.top_k or (config.default_top_k if budget is None else MAX_TOP_K)
-        ranking = rank(self._pools(tx, query, session, window), top=min(SPARE * top_k, MOST_RANKED), floor=floor)
-        rows = _Rows.fetch(tx, ranking.items).settled(query.terms)
-        assembly = assemble(rows.recalled(), budget, self.services.counter)
+        searched = self._pools(tx, query, session, window)
+        ranking = rank(searched.pools, top=min(SPARE * top_k, MOST_RANKED), floor=floor)
+        rows = _Rows.fetch(tx, searched, ranking.items).settled(query.terms)
+        assembly = assemble(rows.recalled(), budget, self.services.counter, most=top_k)
         omitted: dict[str, str] = {entry.id: entry.reason for entry in assembly.left_out}
-        if len(assembly.items) > top_k:
-            omitted.update({item.id: "top_k" for item in assembly.items[top_k:]})
-            assembly = assemble(assembly.items[:top_k], budget, self.services.counter)
         chosen = {item.id for item in assembly.items}
         outcome = Outcome(ranking.outcome.value)
         if ranking.outcome is RankOutcome.APPLIED and not chosen:
             outcome = Outcome.BUDGET_EXHAUSTED
-        left_facts = tx.facts.by_row_ids([left.row_id for left in ranking.left_out if left.tier == "fact"])
+        left_facts = tx.facts.by_row_ids(
+            searched.owner_ids, [left.row_id for left in ranking.left_out if left.tier == "fact"]
+        )
         for left in ranking.left_out:
             if left.tier == "episode":
                 omitted.setdefault(episode_id(left.row_id), left.reason)
@@ -177,21 +190,24 @@ class _Look:
                 omitted.setdefault(left_facts[left.row_id].id, left.reason)
         return _Found(
             outcome,
-            items=tuple(item for item in rows.items(explain=request.explain) if item.id in chosen),
+            items=tuple(rows.items(chosen, explain=request.explain)),
             block=assembly.block,
             tokens=assembly.tokens,
-            omitted=tuple(Omitted(id=name, reason=reason) for name, reason in omitted.items()),
+            omitted=_OMITTED.validate_python([{"id": name, "reason": reason} for name, reason in omitted.items()]),
         )
 
     def _pools(
         self, tx: Transaction, query: SearchQuery, session: SessionRow | None, window: Window[TurnRow] | None
-    ) -> list[ScopedPool]:
+    ) -> _Searched:
         shown = None
         if session is not None and window is not None and window.turns:
             shown = (session.id, window.turns[0].turn.seq - 1)
-        pools = []
+        pools: list[ScopedPool] = []
+        owner_ids: set[int] = set()
         for read in self.plan.reads:
-            pools += [ScopedPool(read.scope, tx.search.facts(owner, query)) for owner in resolve_owners(tx, read.facts)]
+            owners = resolve_owners(tx, read.facts)
+            pools += [ScopedPool(read.scope, tx.search.facts(owner, query)) for owner in owners]
+            owner_ids.update(owner.id for owner in owners)
             if not self.services.config.long_term.episodes:
                 continue
             for entry in read.episodes:
@@ -199,10 +215,20 @@ class _Look:
                     for found in resolve_sessions(tx, (entry,)):
                         home = tx.owners.get(found.home_id)
                         homes = [home] if home is not None else []
+                        owner_ids.update(home.id for home in homes)
                         pools.append(ScopedPool(read.scope, tx.search.episodes(homes, query, session=found), shown))
                 elif homes := resolve_owners(tx, (entry,)):
+                    owner_ids.update(home.id for home in homes)
                     pools.append(ScopedPool(read.scope, tx.search.episodes(homes, query, session=None), shown))
-        return pools
+        return _Searched(pools, owner_ids)
+
+
+@dataclass(frozen=True)
+class _Searched:
+    """The candidates, and the owners that were read for them: their rows are fetched from those alone."""
+
+    pools: list[ScopedPool]
+    owner_ids: set[int]
 
 
 @dataclass(frozen=True)
@@ -224,11 +250,11 @@ class _Rows:
     sessions: dict[int, SessionRow]
 
     @classmethod
-    def fetch(cls, tx: Transaction, ranked: Sequence[Ranked]) -> _Rows:
-        facts = dict(tx.facts.by_row_ids([entry.row_id for entry in ranked if entry.tier == "fact"]))
-        turns = dict(tx.turns.get([entry.row_id for entry in ranked if entry.tier == "episode"]))
-        found = (tx.sessions.get(number) for number in sorted({turn.session_id for turn in turns.values()}))
-        sessions = {session.id: session for session in found if session is not None}
+    def fetch(cls, tx: Transaction, searched: _Searched, ranked: Sequence[Ranked]) -> _Rows:
+        owner_ids = searched.owner_ids
+        facts = dict(tx.facts.by_row_ids(owner_ids, [entry.row_id for entry in ranked if entry.tier == "fact"]))
+        turns = dict(tx.turns.get(owner_ids, [entry.row_id for entry in ranked if entry.tier == "episode"]))
+        sessions = dict(tx.sessions.get_many({turn.session_id for turn in turns.values()}))
         there = [
             entry
             for entry in ranked
@@ -252,9 +278,16 @@ class _Rows:
         """Return the rows as assembly takes them, best first."""
         return [self._recalled(entry) for entry in self.ranked]
 
-    def items(self, *, explain: bool) -> list[Item]:
-        """Return the rows as they are answered, best first."""
-        return [self._item(entry, dict(entry.parts) if explain else None) for entry in self.ranked]
+    def items(self, chosen: Collection[str], *, explain: bool) -> list[Item]:
+        """Return the rows with a chosen id as they are answered, best first."""
+        return [
+            self._item(entry, dict(entry.parts) if explain else None)
+            for entry in self.ranked
+            if self._id(entry) in chosen
+        ]
+
+    def _id(self, entry: Ranked) -> str:
+        return self.facts[entry.row_id].id if entry.tier == "fact" else episode_id(entry.row_id)
 
     def _recalled(self, entry: Ranked) -> Recalled:
         if entry.tier == "fact":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 from memory_service.contract.verbs import WriteRequest, WriteResponse
 from memory_service.domain import scopes
@@ -51,8 +53,8 @@ async def write(
             now = tx.now()
             session = tx.sessions.ensure(owner, fact_scope, now)
             seqs = tx.turns.append(session, drafts, now)
-            after = tx.sessions.get(session.id) or session
-            jobs = _enqueue(tx, services, after, request_id) if max(seqs) > session.last_seq else []
+            after = _after(session, seqs, drafts)
+            jobs = _enqueue(tx, services, after, request_id) if after.last_seq > session.last_seq else []
             return WriteResponse(
                 session_id=request.session_id,
                 seqs=tuple(seqs),
@@ -74,6 +76,20 @@ async def write(
 def _drafts(services: Services, request: WriteRequest) -> list[TurnDraft]:
     now = services.clock.now()
     return [turn_draft(turn, counter=services.counter, now=now, infer=request.infer) for turn in request.turns]
+
+
+def _after(session: SessionRow, seqs: Sequence[int], drafts: Sequence[TurnDraft]) -> SessionRow:
+    """Return the session, which this transaction holds, with the totals that appending has given it."""
+    fresh: dict[int, int] = {}
+    for seq, draft in zip(seqs, drafts, strict=True):
+        if seq > session.last_seq:
+            fresh.setdefault(seq, draft.tokens)  # of turns with one id the first is stored
+    return replace(
+        session,
+        last_seq=max([session.last_seq, *fresh]),
+        window_turns=session.window_turns + len(fresh),
+        window_tokens=session.window_tokens + sum(fresh.values()),
+    )
 
 
 def _enqueue(tx: Transaction, services: Services, session: SessionRow, request_id: str | None) -> list[str]:

@@ -6,7 +6,7 @@ Methods never commit: `Storage.transact` runs a function and commits once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -87,6 +87,9 @@ class Sessions(Protocol):
     def get(self, session_id: int) -> SessionRow | None:
         """Return a session by its number, for jobs that were made under it."""
 
+    def get_many(self, session_ids: Collection[int]) -> Mapping[int, SessionRow]:
+        """Return sessions by their numbers; those that are gone are left out."""
+
     def lock(self, session_id: int) -> SessionRow | None:
         """Like `get`, held until the transaction ends."""
 
@@ -140,8 +143,8 @@ class Turns(Protocol):
     ) -> Sequence[TurnRow]:
         """Return turns of these pairs (of one session of theirs) by row id, after one; the episodes of a scope."""
 
-    def get(self, row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
-        """Return turns that a Pool named, by row id; ids that are gone are left out."""
+    def get(self, homes: Collection[int], row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
+        """Return turns of these owners that a Pool named, by row id; ids that are gone are left out."""
 
     def expire(self, *, before: datetime, limit: int) -> int:
         """Delete turns that were stored earlier, oldest first, and take them out of their windows; return how many."""
@@ -172,8 +175,8 @@ class Facts(Protocol):
     def get(self, fact_id: str) -> FactRow | None:
         """Return a fact by id; the caller checks its owner before it says anything about it."""
 
-    def by_row_ids(self, row_ids: Sequence[int]) -> Mapping[int, FactRow]:
-        """Return facts that a Pool named."""
+    def by_row_ids(self, owner_ids: Collection[int], row_ids: Sequence[int]) -> Mapping[int, FactRow]:
+        """Return facts of these owners that a Pool named."""
 
     def by_key(self, owner: Owner, key: str) -> FactRow | None:
         """Return the active or pending fact of this owner with this key."""
@@ -375,8 +378,11 @@ class Transaction(Protocol):
 class Storage(Protocol):
     """A backend."""
 
-    async def transact(self, work: Callable[[Transaction], T]) -> T:
+    async def transact(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Run `work` in one transaction and commit it durably before returning.
+
+        `urgent` work does not queue behind writes of this process that wait for rows which others hold; it is for what
+        must not be late and takes no owner's lock, such as the renewal of a lease.
 
         `work` must be safe to run again from the start: it is, once, when the connection is lost before the commit.
         Whatever it raises rolls everything back.

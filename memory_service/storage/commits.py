@@ -56,7 +56,7 @@ class Attempt(Generic[T]):
 
     def run(self, work: Callable[[], T]) -> T:
         """Run the work and commit it."""
-        self._connection.execute(_BEGIN)
+        self._link.begin(_BEGIN)
         self._result = [work()]
         marked = self._link.row(
             "INSERT INTO @commits (token, transaction_id, at) SELECT :token, CAST(pg_current_xact_id() AS TEXT), {now}"

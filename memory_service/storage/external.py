@@ -61,6 +61,7 @@ class ExternalStorage:
         threads = max(2, config.pool_size)
         self._readers = ThreadPoolExecutor(threads // 2, thread_name_prefix="memplane-read")
         self._writers = ThreadPoolExecutor(threads - threads // 2, thread_name_prefix="memplane-write")
+        self._urgent = ThreadPoolExecutor(1, thread_name_prefix="memplane-urgent")
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="memplane-apart")
         self._meta: Mapping[str, str] = {}
         self._refusal: Misconfigured | None = None
@@ -87,10 +88,11 @@ class ExternalStorage:
             self._refusal = None
             self._move_to(Reason.OK)
 
-    async def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` in one transaction and commit it durably before returning."""
+    async def transact(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        """Run `work` in one transaction and commit it durably before returning; `urgent` work has its own thread."""
         self._require_open()
-        return await asyncio.get_running_loop().run_in_executor(self._writers, self._transact, work)
+        threads = self._urgent if urgent else self._writers
+        return await asyncio.get_running_loop().run_in_executor(threads, self._transact, work)
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` over one consistent snapshot."""
@@ -163,7 +165,7 @@ class ExternalStorage:
         """Finish what runs and close connections."""
         async with self._opening:
             self._stopping.set()
-            for executor in (self._writers, self._readers, self._apart):
+            for executor in (self._writers, self._urgent, self._readers, self._apart):
                 await asyncio.to_thread(executor.shutdown)
             self._connections.close()
             self.searches.close()
@@ -254,8 +256,9 @@ class ExternalStorage:
         for is_last in (False, True):
             connection = self._connections.take()
             try:
-                connection.execute(_BEGIN_READ)
-                return work(RowTransaction(self._link(connection), self.searches, writes=False))
+                link = self._link(connection)
+                link.begin(_BEGIN_READ)
+                return work(RowTransaction(link, self.searches, writes=False))
             except psycopg.Error as error:
                 if is_last or not is_lost(error, connection):
                     raise from_postgres(error) from error

@@ -113,8 +113,11 @@ class LocalStorage:
             self._refusal = None
             self._move_to(Reason.OK)
 
-    async def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` in the writer thread; answered after the COMMIT that it shares is on the disk."""
+    async def transact(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
+        """Run `work` in the writer thread; answered after the COMMIT that it shares is on the disk.
+
+        Nobody else holds rows here, so nothing is more `urgent` than the rest.
+        """
         self._require_open()
         future: Future[T] = Future()
         self._queue.put(_Write(work, future))

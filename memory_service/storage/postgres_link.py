@@ -23,6 +23,7 @@ from memory_service.storage.errors import Duplicate, LockTimeout
 from memory_service.storage.statements import Row, Statements
 
 _HEADER = struct.Struct(">HH")
+_CLOCK = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,15 @@ class PostgresLink:
         self._shift = clock.shift() // timedelta(microseconds=1)
         self._began: tuple[int, int] | None = None
 
+    def begin(self, sql: str) -> None:
+        """Begin a transaction, and note the database's time in the same round trip: every transaction asks for it."""
+        cursor = self.connection.execute(f"{sql}; {_CLOCK}")
+        while cursor.nextset():
+            pass
+        found = cursor.fetchone()
+        assert found is not None
+        self._began = int(found[0]) + self._shift, time.monotonic_ns()
+
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Return all rows."""
         return self._execute(sql, parameters).fetchall()
@@ -123,11 +133,10 @@ class PostgresLink:
         return value if value is None else np.asarray(value, dtype=np.float32)
 
     def now_micros(self) -> int:
-        """Return the database's time with the clock's shift; asked for once, then moved on by this process's clock."""
-        if self._began is None:
-            found = self.row("SELECT {now}")
-            assert found is not None
-            self._began = (int(found[0]), time.monotonic_ns())
+        """Return the database's time with the clock's shift: asked for as the transaction began, then moved on by this
+        process's clock.
+        """
+        assert self._began is not None, "a link is used inside a transaction"
         micros, at = self._began
         return micros + (time.monotonic_ns() - at) // 1_000
 

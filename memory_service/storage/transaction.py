@@ -39,7 +39,7 @@ class RowTransaction:
         self.link = link
         search = searches.over(link, committed=not writes)
         self.search: Search = search
-        self.owners: Owners = (owners := OwnerKeys(link))
+        self.owners: Owners = (owners := OwnerKeys(link, keeps=not writes))
         self.sessions: Sessions = (sessions := SessionRows(link, owners))
         self.turns: Turns = TurnRows(link)
         self.digests: Digests = DigestRows(link)

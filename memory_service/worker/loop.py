@@ -187,7 +187,9 @@ class Worker:
         while True:
             await asyncio.sleep(lease.total_seconds() / RENEWALS_PER_LEASE)
             try:
-                held = await self._services.storage.transact(lambda tx: tx.jobs.renew(job, lease=lease, now=tx.now()))
+                held = await self._services.storage.transact(
+                    lambda tx: tx.jobs.renew(job, lease=lease, now=tx.now()), urgent=True
+                )
             except StorageUnavailable:
                 continue
             if not held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
@@ -21,6 +22,7 @@ from memory_service.ports.storage import Transaction
 from memory_service.storage.external import ExternalStorage
 from memory_service.storage.postgres_link import PostgresLink
 from memory_service.storage.transaction import RowTransaction
+from tests.conformance.test_costs import recorded
 from tests.fakes.postgres import PostgresServer, terminate_connections
 from tests.fakes.stores import SCHEMA, Backends, Store, external_config, pair_of, session_of, turn
 
@@ -415,3 +417,46 @@ async def test_tables_that_carry_text_are_split_by_owner(external: Store) -> Non
         ).fetchall()
     assert {row[0] for row in found} == {"turns", "digests", "facts", "fact_sources", "fact_history", "idempotency"}
     assert {row[1:] for row in found} == {("HASH (owner_id)", 16)}
+
+
+async def test_a_lease_is_renewed_while_every_writer_waits_for_rows_that_others_hold(external: Store) -> None:
+    """Replicas that hold an owner for seconds must not cost this one the jobs that it is working on."""
+
+    def begin(tx: Transaction) -> JobRow | None:
+        append(tx, "first")
+        tx.jobs.enqueue(JobDraft(JobKind.FOLD, "k", tx.now()), tx.now())
+        return tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=30), worker="w", now=tx.now())
+
+    job = await external.storage.transact(begin)
+    assert job is not None
+    dsn = external.config.dsn
+    assert dsn is not None
+    with psycopg.connect(dsn) as other:
+        other.execute(f'SELECT 1 FROM "{SCHEMA}".sessions FOR UPDATE')
+        writes = [asyncio.create_task(external.storage.transact(lambda tx: append(tx, "later"))) for _ in range(20)]
+        renewed = await external.storage.transact(
+            lambda tx: tx.jobs.renew(job, lease=timedelta(seconds=30), now=tx.now()), urgent=True
+        )
+        assert renewed
+        assert not any(write.done() for write in writes)
+        other.rollback()
+    await asyncio.gather(*writes)
+    assert len(await texts(external)) == 21
+
+
+async def test_rows_of_an_owner_are_looked_for_in_its_own_partition_alone(external: Store) -> None:
+    await external.storage.transact(lambda tx: append(tx, "one"))
+
+    def plans(tx: Transaction) -> list[list[str]]:
+        home = next(iter(tx.owners.find([pair_of()]).values())).id
+        found = []
+        for fetch in (tx.turns.get, tx.facts.by_row_ids):
+            with recorded(tx) as statements:
+                fetch([home], [1, 2])
+            sql, parameters = statements[0]
+            plan = link_of(tx).rows(f"EXPLAIN {sql}", parameters)
+            found.append([line for (line,) in plan if re.search(r"(?:Scan|on) .*(?:turns|facts)_\d+", line)])
+        return found
+
+    for partitions in await external.storage.read(plans):
+        assert len({re.search(r"(?:turns|facts)_\d+", line)[0] for line in partitions}) == 1, partitions  # type: ignore[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pytest
@@ -72,7 +73,10 @@ async def test_a_fact_comes_back_with_every_field(store: Store) -> None:
     assert row.sources == (draft.source,)
     assert (row.revision, row.valid_to, row.superseded_by, row.has_vector) == (1, None, None, True)
     assert await store.storage.read(lambda tx: tx.facts.get(row.id)) == row
-    assert await store.storage.read(lambda tx: tx.facts.by_row_ids([row.row_id, 999])) == {row.row_id: row}
+    owner = await store.storage.read(lambda tx: tx.owners.find([row.owner])[row.owner])
+    for owners, known in (([owner.id, 999], {row.row_id: row}), ([999], {}), ([], {})):
+        read = partial(lambda tx, owners: tx.facts.by_row_ids(owners, [row.row_id, 999]), owners=owners)
+        assert await store.storage.read(read) == known
     assert await store.storage.read(lambda tx: tx.facts.get("unknown")) is None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -65,11 +65,15 @@ class FactRows:
         """Return a fact by id."""
         return self._one(f"{SELECT} WHERE f.id = :id", {"id": fact_id})
 
-    def by_row_ids(self, row_ids: Sequence[int]) -> Mapping[int, FactRow]:
-        """Return facts by row id."""
-        if not row_ids:
+    def by_row_ids(self, owner_ids: Collection[int], row_ids: Sequence[int]) -> Mapping[int, FactRow]:
+        """Return facts of these owners by row id."""
+        if not row_ids or not owner_ids:
             return {}
-        found = self._many(f"{SELECT} WHERE f.row_id IN [:ids]", {"ids": list(row_ids)})
+        # `+` keeps SQLite on the row numbers; on Postgres the owner names the partitions.
+        found = self._many(
+            f"{SELECT} WHERE [[|+]]f.owner_id IN [:owners] AND f.row_id IN [:ids]",
+            {"owners": sorted(owner_ids), "ids": list(row_ids)},
+        )
         return {fact.row_id: fact for fact in found}
 
     def by_key(self, owner: Owner, key: str) -> FactRow | None:
@@ -98,7 +102,7 @@ class FactRows:
         if row is None:
             return []
         nearest = self._nearest.similar(row, vector, limit=limit)
-        facts = self.by_row_ids([row_id for row_id, _ in nearest])
+        facts = self.by_row_ids([row.id], [row_id for row_id, _ in nearest])
         return [(facts[row_id], cosine) for row_id, cosine in nearest if row_id in facts]
 
     def change(

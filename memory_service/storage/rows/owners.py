@@ -33,9 +33,11 @@ def readable(columns: Sequence[str]) -> Owner:
 class OwnerKeys:
     """The port's Owners."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, *, keeps: bool = False) -> None:
+        """`keeps`: the transaction reads one snapshot and writes nothing, so what was found is not looked up again."""
         self._link = link
         self._ids: dict[Owner, int] = {}
+        self._kept: dict[Owner, OwnerRow | None] | None = {} if keeps else None
 
     def key(self, owner: Owner) -> str:
         """Return the hash under which an owner is stored."""
@@ -52,7 +54,13 @@ class OwnerKeys:
 
     def find(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
         """Return the rows of these owners; one under which nothing was ever stored is left out."""
-        return self._rows(owners, "")
+        kept = self._kept
+        if kept is None:
+            return self._rows(owners, "")
+        missing = [owner for owner in owners if owner not in kept]
+        if missing:
+            kept.update({**dict.fromkeys(missing), **self._rows(missing, "")})
+        return {owner: row for owner in owners if (row := kept[owner]) is not None}
 
     def get(self, owner_id: int) -> OwnerRow | None:
         """Return an owner by its number."""

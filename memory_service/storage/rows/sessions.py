@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -70,6 +70,13 @@ class SessionRows:
         """Return a session by its number."""
         found = self._link.row(f"{_SELECT} WHERE s.id = :id", {"id": session_id})
         return None if found is None else _readable_session(found)
+
+    def get_many(self, session_ids: Collection[int]) -> Mapping[int, SessionRow]:
+        """Return sessions by their numbers."""
+        if not session_ids:
+            return {}
+        found = self._link.rows(f"{_SELECT} WHERE s.id IN [:ids]", {"ids": sorted(session_ids)})
+        return {row[0]: _readable_session(row) for row in found}
 
     def lock(self, session_id: int) -> SessionRow | None:
         """Return a session by its number, held until the transaction ends."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -123,11 +123,15 @@ class TurnRows:
         )
         return [turn_row(row) for row in found]
 
-    def get(self, row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
-        """Return turns by row id."""
-        if not row_ids:
+    def get(self, homes: Collection[int], row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
+        """Return turns of these owners by row id."""
+        if not row_ids or not homes:
             return {}
-        found = self._link.rows(f"SELECT {COLUMNS} FROM @turns AS t WHERE t.id IN [:ids]", {"ids": list(row_ids)})
+        # `+` keeps SQLite on the row numbers; on Postgres the owner names the partitions.
+        found = self._link.rows(
+            f"SELECT {COLUMNS} FROM @turns AS t WHERE [[|+]]t.owner_id IN [:homes] AND t.id IN [:ids]",
+            {"homes": sorted(homes), "ids": list(row_ids)},
+        )
         return {row[0]: turn_row(row) for row in found}
 
     def expire(self, *, before: datetime, limit: int) -> int:
