@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 
 from memory_service.contract.ids import SESSION_PATTERN, WORKSPACE_PATTERN
 from memory_service.contract.scopes import Scope
@@ -406,9 +407,13 @@ def generation_owners(caller: Caller, session_id: str | None = None) -> tuple[Ow
 
 def encode_generation(numbers: Mapping[Owner, int]) -> str:
     """Return the opaque string that answers carry, over the owners of `generation_owners` with their numbers."""
-    entries = b"".join(
-        sorted(owner_hash(owner) + number.to_bytes(_NUMBER_BYTES, "big") for owner, number in numbers.items())
-    )
+    return _encoded_generation(frozenset(numbers.items()))
+
+
+@lru_cache(maxsize=4_096)
+def _encoded_generation(numbers: frozenset[tuple[Owner, int]]) -> str:
+    """Return the string; it is the same until something is erased, and every answer carries it."""
+    entries = b"".join(sorted(owner_hash(owner) + number.to_bytes(_NUMBER_BYTES, "big") for owner, number in numbers))
     return _to_text(entries + _check_bytes(entries))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 from memory_service.contract.config import AuthMode
 from memory_service.contract.problems import ProblemKind
@@ -89,6 +90,7 @@ def host_name(host: str) -> str:
     return name if not colon or _is_port(colon + port) else host
 
 
+@lru_cache(maxsize=64)
 def is_loopback(name: str) -> bool:
     """Return whether a host name or address stands for this machine and no other, without asking a resolver."""
     if name.lower().removesuffix(".") == "localhost":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 PREFIX = "memplane_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,6 +61,7 @@ class PrometheusMeter:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._labelled: dict[tuple[str, tuple[tuple[str, str], ...]], Any] = {}
         for metric in METRICS:
             name = PREFIX + metric.name
             if metric.kind == "counter":
@@ -72,18 +75,25 @@ class PrometheusMeter:
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to a counter."""
-        counter = self._counters[name]
-        (counter.labels(**labels) if labels else counter).inc(amount)
+        self._one(self._counters[name], name, labels).inc(amount)
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Record one value of a histogram."""
-        histogram = self._histograms[name]
-        (histogram.labels(**labels) if labels else histogram).observe(value)
+        self._one(self._histograms[name], name, labels).observe(value)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge."""
-        gauge = self._gauges[name]
-        (gauge.labels(**labels) if labels else gauge).set(value)
+        self._one(self._gauges[name], name, labels).set(value)
+
+    def _one(self, metric: M, name: str, labels: dict[str, str]) -> M:
+        """Return the child of these labels; the library's own look-up checks them anew each time."""
+        if not labels:
+            return metric
+        key = name, tuple(labels.items())
+        known: M | None = self._labelled.get(key)
+        if known is None:
+            known = self._labelled[key] = metric.labels(**labels)
+        return known
 
     def value(self, name: str, **labels: str) -> float:
         """Return a counter's or gauge's value, 0 where it was never touched."""

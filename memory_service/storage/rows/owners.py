@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from memory_service.contract.scopes import Scope
 from memory_service.domain.callers import Principal
@@ -41,16 +42,11 @@ class OwnerKeys:
 
     def key(self, owner: Owner) -> str:
         """Return the hash under which an owner is stored."""
-        return self.keyed_hash(owner.scope.value, owner.agent, owner.principal, owner.session, owner.workspace)
+        return _owner_key(self._link.hmac_key, owner)
 
     def keyed_hash(self, *parts: str) -> str:
         """Return a hash of parts under the store's own random key."""
-        digest = hmac.new(self._link.hmac_key, digestmod=hashlib.sha256)
-        for part in parts:
-            data = part.encode()
-            digest.update(len(data).to_bytes(8, "big"))
-            digest.update(data)
-        return digest.hexdigest()
+        return _keyed_hash(self._link.hmac_key, parts)
 
     def find(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
         """Return the rows of these owners; one under which nothing was ever stored is left out."""
@@ -155,6 +151,21 @@ class OwnerKeys:
             " workspace = :workspace WHERE id = :id",
             {"id": owner_id, **_columns(owner)},
         )
+
+
+@lru_cache(maxsize=4_096)
+def _owner_key(hmac_key: bytes, owner: Owner) -> str:
+    """Return the hash of an owner; every call names the same few again."""
+    return _keyed_hash(hmac_key, (owner.scope.value, owner.agent, owner.principal, owner.session, owner.workspace))
+
+
+def _keyed_hash(hmac_key: bytes, parts: Iterable[str]) -> str:
+    digest = hmac.new(hmac_key, digestmod=hashlib.sha256)
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "big"))
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def _columns(owner: Owner) -> dict[str, str]:
