@@ -72,11 +72,18 @@ soak: $(VENV)/.dev ## A million random steps of fifty identities, both backends 
 bench-operator: $(VENV)/.dev ## Up to 1,000 stores and 5,000 bindings; writes docs/reference/operator-scale.md (half an hour on free cores)
 	@$(RUN)/python bench/operator_scale.py --growth
 
+$(VENV)/.bench: $(VENV)/.dev
+	@$(UV) --group bench
+	@touch $@
+
+bench: $(VENV)/.bench ## Measure, and write docs/reference/benchmarks.md (25 minutes; QUICK=1: 3 minutes, prints only; ONLY='name …')
+	@$(RUN)/python -m bench $(strip $(if $(QUICK),--quick) $(ONLY))
+
 docs: $(VENV)/.dev ## Write the generated parts of the reference pages anew
 	@$(RUN)/python docs/generate.py
 
 constraints: $(RUN)/uv ## Lock the dependencies anew
-	@$(RUN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --all-extras --group test --group lint --python-version 3.11 pyproject.toml -o constraints.txt
+	@$(RUN)/uv pip compile --quiet --universal --no-emit-index-url --no-annotate --no-header --all-extras --group test --group lint --group bench --python-version 3.11 pyproject.toml -o constraints.txt
 	@grep -q '^uv==' constraints.txt || { $(RUN)/uv --version | sed -E 's/uv ([0-9.]+).*/uv==\1/' >> constraints.txt; sort -o constraints.txt constraints.txt; }
 
 clean: ## Remove what the other targets made
