@@ -60,7 +60,7 @@ test: lint ## Every test that needs no real pods
 
 e2e: $(VENV)/.dev ## Every journey in a cluster with real pods, which it starts (or KUBECONFIG's)
 	@echo "==> end-to-end journeys; the first run builds Kubernetes, which takes a while"
-	@$(PYTEST) e2e
+	@$(PYTEST) e2e || { [ $$? -eq 1 ] && echo "==> what failed, once more" && $(PYTEST) --last-failed e2e; }
 
 manifests: $(VENV)/.dev ## Render manifests/ from the chart, and the chart's CRDs from crds/
 	@$(RUN)/python manifests/render.py
