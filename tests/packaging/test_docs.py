@@ -186,7 +186,9 @@ def test_commands_and_options_in_the_pages_exist(generate: ModuleType, repositor
 
 def test_variables_in_the_pages_are_read_by_the_code(repository: Path) -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in (repository / "memory_service").rglob("*.py"))
-    tests = (repository / "tests/fakes/postgres.py").read_text(encoding="utf-8")
+    tests = "".join(
+        (repository / name).read_text("utf-8") for name in ("tests/fakes/postgres.py", "e2e/cluster/fixtures.py")
+    )
     for page in pages(repository):
         for name in set(re.findall(r"\bMEMPLANE_[A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8"))):
             assert name in code or name in tests, f"{page.name}: {name}"
