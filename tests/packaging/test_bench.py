@@ -68,7 +68,7 @@ def test_the_versions_of_peers_on_the_page_are_those_that_are_installed(page: st
 
 def test_make_bench_runs_it(repository: Path) -> None:
     def planned(*options: str) -> str:
-        command = ["make", "-n", "-o", ".venv/.bench", "bench", *options]
+        command = ["make", "--no-print-directory", "-n", "-o", ".venv/.bench", "bench", *options]
         return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout
 
     assert "-m bench" in planned()
