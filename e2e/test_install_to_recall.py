@@ -19,6 +19,7 @@ from e2e.installation import (
     conditions,
     say,
     store_pods,
+    wait_for,
 )
 from memory_service.client import SyncMemoryClient
 
@@ -101,7 +102,8 @@ def test_the_statuses_tell_what_is_there(team: Namespace) -> None:
     assert agent["agentIdentity"] == f"kaos://agent/{team.name}/assistant"
     assert agent["audience"] == f"memplane:{team.name}/team"
     assert conditions(team, "agentmemory", "assistant")["MemoryDegraded"]["status"] == "False"
-    assert conditions(team, "memorystore", "team")["RevocationAvailable"]["status"] == "True"
+    # Told by the first health report after the first token was reviewed.
+    wait_for(team, "memorystore", "team", "RevocationAvailable", "True", seconds=60)
 
 
 def test_the_agents_own_token_is_the_only_one_that_it_has(team: Namespace) -> None:
