@@ -16,7 +16,6 @@ from e2e.installation import (
     Installation,
     a_team,
     agent_pods,
-    conditions,
     say,
     store_pods,
     wait_for,
@@ -101,7 +100,8 @@ def test_the_statuses_tell_what_is_there(team: Namespace) -> None:
     agent = team.kubectl.get("agentmemory", "assistant")["status"]
     assert agent["agentIdentity"] == f"kaos://agent/{team.name}/assistant"
     assert agent["audience"] == f"memplane:{team.name}/team"
-    assert conditions(team, "agentmemory", "assistant")["MemoryDegraded"]["status"] == "False"
+    # A store that has just become ready counts once it has stayed so for some seconds.
+    wait_for(team, "agentmemory", "assistant", "MemoryDegraded", "False", seconds=20)
     # Told by the first health report after the first token was reviewed.
     wait_for(team, "memorystore", "team", "RevocationAvailable", "True", seconds=60)
 

@@ -126,7 +126,9 @@ def test_a_namespace_goes_while_no_operator_runs(memplane: Installation) -> None
     kubectl = memplane.cluster.kubectl.in_namespace(memplane.namespace)
     with memplane.cluster.new_namespace("alone") as namespace:
         namespace.apply(local_store())
-        wait_for(namespace, "memorystore", "team", "Reconciling", "True", seconds=30)
+        memplane.cluster.wait_until(
+            "the Deployment of the store", lambda: namespace.kubectl.find("deployment", "team-memory")
+        )
         kubectl("scale", "deployment", "memplane-operator", "--replicas=0")
         try:
             memplane.cluster.wait_until("no operator", lambda: not memplane.operators())
