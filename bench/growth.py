@@ -60,7 +60,7 @@ def _move(backend: str, size: int, endpoint: int, folder: Path, database: Any) -
 def _command(name: str, server: Started, file: Path) -> float:
     began = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "memory_service.cli", "--endpoint", f"http://127.0.0.1:{server.port}", name, str(file)],
+        [sys.executable, "-m", "memory_service.cli", name, "--server", f"http://127.0.0.1:{server.port}", str(file)],
         check=True,
         stdout=subprocess.DEVNULL,
         cwd=ROOT,
