@@ -106,6 +106,13 @@ def _retry_after(error: ApiException) -> float | None:
         return None
 
 
+def _refused(answer: aiohttp.ClientResponse, content: bytes) -> MemoryOperatorError:
+    """Return our error for an answer that is none of success."""
+    error = ApiException(status=answer.status, reason=answer.reason)
+    error.body, error.headers = content.decode(errors="replace"), answer.headers
+    return translated(error)
+
+
 def translated(error: ApiException) -> MemoryOperatorError:
     """Return our error for one of the client's."""
     status, message = int(error.status or 0), _message(error)
@@ -152,6 +159,11 @@ class KubernetesCluster:
         path += f"/{kind.plural}"
         return path if name is None else f"{path}/{quote(name)}"
 
+    def _url(self, path: str, query: Mapping[str, str | int | None] | None) -> str:
+        """Return the URL of a path with what is given of a query."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return f"{self._host}{path}?{urlencode(given)}" if given else f"{self._host}{path}"
+
     async def _headers(self, accept: str, content_type: str) -> dict[str, str]:
         """Return a request's headers; the client reads the token of a pod anew before it ends."""
         settings = await self._api.configuration.auth_settings()
@@ -172,12 +184,10 @@ class KubernetesCluster:
         wait = self._bucket.reserve(asyncio.get_running_loop().time())
         if wait > 0:
             await asyncio.sleep(wait)
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        url = f"{self._host}{path}?{urlencode(given)}" if given else f"{self._host}{path}"
         try:
             response = await self._api.rest_client.request(
                 verb,
-                url,
+                self._url(path, query),
                 headers=await self._headers(accept, content_type),
                 body=body,
                 _request_timeout=self._timeout_seconds,
@@ -188,9 +198,7 @@ class KubernetesCluster:
             raise ClusterUnavailable(f"{type(error).__name__}: {error}") from error
         self._observer(verb, str(response.status))
         if not 200 <= response.status <= 299:
-            refusal = ApiException(status=response.status, reason=response.reason)
-            refusal.body, refusal.headers = content, response.headers
-            raise translated(refusal)
+            raise _refused(response, content)
         try:
             return dict(json.loads(content))
         except ValueError as error:
@@ -200,8 +208,7 @@ class KubernetesCluster:
         self, kind: Kind, namespace: str | None, query: Mapping[str, str | int | None], silence_seconds: float
     ) -> AsyncIterator[bytes]:
         """Give the pieces of a long answer as they come; one that is silent for longer than that is given up."""
-        given = {name: value for name, value in query.items() if value is not None}
-        url = f"{self._host}{self._path(kind, namespace, None)}?{urlencode(given)}"
+        url = self._url(self._path(kind, namespace, None), query)
         timeout = aiohttp.ClientTimeout(total=None, connect=self._timeout_seconds, sock_read=silence_seconds)
         try:
             answer = await self._api.rest_client.request(
@@ -210,9 +217,7 @@ class KubernetesCluster:
             async with answer.response as response:
                 self._observer("watch", str(response.status))
                 if response.status != 200:
-                    refusal = ApiException(status=response.status, reason=response.reason)
-                    refusal.body, refusal.headers = await response.read(), response.headers
-                    raise translated(refusal)
+                    raise _refused(response, await response.read())
                 async for piece in response.content.iter_any():
                     yield piece
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -11,6 +11,7 @@ from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.cache import key_of
 from memory_operator.cluster.kinds import Kind
+from memory_operator.cluster.watching import SERVER_SECONDS
 from memory_operator.crd.base import JsonObject
 from memory_operator.reconcile.context import Context
 from memory_operator.settings import OperatorSettings
@@ -91,8 +92,8 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     own.networking.request_timeout = settings.request_timeout_seconds
     own.networking.connect_timeout = 10
     own.networking.error_backoffs = [1, 2, 4, *[8] * 20]
-    own.watching.server_timeout = 290
-    own.watching.client_timeout = 300
+    own.watching.server_timeout = SERVER_SECONDS
+    own.watching.client_timeout = SERVER_SECONDS + 10
     own.watching.connect_timeout = 10
     own.watching.inactivity_timeout = settings.watch_silence_seconds
     own.watching.chunk_size = 500

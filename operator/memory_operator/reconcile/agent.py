@@ -22,7 +22,7 @@ from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.store import find, row
 from memory_operator.reconcile.tls import authority
 from memory_operator.reconcile.writing import sync_children, write_status
-from memory_operator.status.agent import agent_status, invalid_status
+from memory_operator.status.agent import agent_status, refused_status
 from memory_operator.status.snapshot import AgentSnapshot, StoreView
 
 
@@ -59,7 +59,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     try:
         agent = agent_memory.parse(body)
     except InvalidSpec as error:
-        await write_status(context, who, previous, invalid_status(who, previous, error.problems, now))
+        await write_status(context, who, previous, refused_status(who, previous, error.problems, now))
         return None
     own_key = ReconcileKey(who.kind, key)
     children = context.cache.children(own_key)

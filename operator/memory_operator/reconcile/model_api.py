@@ -8,7 +8,8 @@ from memory_operator.crd.base import ObjectKey, identity
 from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.writing import write_status
-from memory_operator.status.model_api import invalid_status, model_api_status
+from memory_operator.status.invalid import invalid_status
+from memory_operator.status.model_api import model_api_status
 
 
 async def reconcile_model_api(context: Context, key: ObjectKey) -> float | None:

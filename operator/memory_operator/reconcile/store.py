@@ -27,7 +27,7 @@ from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority
 from memory_operator.reconcile.writing import sync_children, write_status
 from memory_operator.status.snapshot import ApplyProblem, ModelState, StoreSnapshot
-from memory_operator.status.store import invalid_status, store_status
+from memory_operator.status.store import refused_status, store_status
 
 _FIRST_HEALTH_SECONDS = 0.3
 """After new bindings: a watch tells the replicas at once, so that the first look usually finds them in use."""
@@ -174,7 +174,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     try:
         store = typed(context, body)
     except InvalidSpec as error:
-        await write_status(context, who, previous, invalid_status(who, previous, error.problems, now))
+        await write_status(context, who, previous, refused_status(who, previous, error.problems, now))
         return None
     own_key = ReconcileKey(who.kind, key)
     children = context.cache.children(own_key)

@@ -13,6 +13,7 @@ from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.base import Identity
 from memory_operator.crd.conditions import Condition, ConditionType, Reason
 from memory_operator.errors import Problem
+from memory_operator.status.invalid import invalid_status
 from memory_operator.status.snapshot import AgentSnapshot, StoreView
 
 
@@ -186,15 +187,8 @@ def agent_status(agent: AgentMemory, snapshot: AgentSnapshot, now: datetime, hys
     return AgentStatus(content, look_again_after)
 
 
-def invalid_status(
+def refused_status(
     who: Identity, previous: Mapping[str, Any], problems: Sequence[Problem], now: datetime
 ) -> dict[str, Any]:
     """Return the status of an AgentMemory with a spec that breaks a rule; what runs is left alone."""
-    message = "; ".join(str(problem) for problem in problems)
-    found = [
-        Condition(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, message),
-        Condition(ConditionType.READY, False, Reason.INVALID_SPEC, message),
-        Condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, message),
-    ]
-    merged = conditions.merge(previous, found, who.generation, now)
-    return {**previous, "observedGeneration": who.generation, "conditions": merged}
+    return invalid_status(who, previous, problems, now, refused=(ConditionType.ACCEPTED, ConditionType.READY))

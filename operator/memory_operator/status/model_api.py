@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from memory_operator.crd import conditions
-from memory_operator.crd.base import Identity
 from memory_operator.crd.conditions import Condition, ConditionType, Reason
 from memory_operator.crd.model_api import ModelApi, Probe
-from memory_operator.errors import Problem
 from memory_operator.status.snapshot import ProbeResult
 
 
@@ -32,16 +29,3 @@ def model_api_status(model: ModelApi, probe: ProbeResult | None, now: datetime) 
         return dict(model.status)
     merged = conditions.merge(model.status, [ready], model.id.generation, now)
     return {"observedGeneration": model.id.generation, "conditions": merged}
-
-
-def invalid_status(
-    who: Identity, previous: Mapping[str, Any], problems: Sequence[Problem], now: datetime
-) -> dict[str, Any]:
-    """Return the status of a ModelAPI with a spec that breaks a rule."""
-    message = "; ".join(str(problem) for problem in problems)
-    found = [
-        Condition(ConditionType.READY, False, Reason.INVALID_SPEC, message),
-        Condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, message),
-    ]
-    merged = conditions.merge(previous, found, who.generation, now)
-    return {"observedGeneration": who.generation, "conditions": merged}

@@ -16,6 +16,7 @@ from memory_operator.crd.conditions import Condition, ConditionType, Reason
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.quantity import is_larger
 from memory_operator.errors import Problem
+from memory_operator.status.invalid import invalid_status
 from memory_operator.status.snapshot import HealthState, StoreSnapshot
 from memory_service.contract.health import HealthReport, Part, PartHealth
 from memory_service.contract.health import Reason as HealthReason
@@ -253,20 +254,10 @@ def store_status(store: MemoryStore, snapshot: StoreSnapshot, now: datetime, pat
     }
 
 
-def invalid_status(
+def refused_status(
     who: Identity, previous: Mapping[str, Any], problems: Sequence[Problem], now: datetime
 ) -> dict[str, Any]:
-    """Return the status of a store with a spec that breaks a rule; what runs is left alone."""
-    message = "; ".join(str(problem) for problem in problems)
-    found = [
-        Condition(ConditionType.READY, False, Reason.INVALID_SPEC, message),
-        Condition(ConditionType.STALLED, True, Reason.INVALID_SPEC, message),
-    ]
-    kept = (
-        item
-        for kind in ConditionType
-        if kind not in (ConditionType.READY, ConditionType.STALLED, ConditionType.RECONCILING)
-        if (item := _kept(previous, kind)) is not None
-    )
-    merged = conditions.merge(previous, [*found, *kept], who.generation, now)
-    return {**previous, "observedGeneration": who.generation, "conditions": merged}
+    """Return the status of a store with a spec that breaks a rule; what runs is left alone, and told as before."""
+    told_anew = (ConditionType.READY, ConditionType.STALLED, ConditionType.RECONCILING)
+    kept = [_kept(previous, kind) for kind in ConditionType if kind not in told_anew]
+    return invalid_status(who, previous, problems, now, kept=[item for item in kept if item is not None])
