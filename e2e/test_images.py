@@ -5,16 +5,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.clusters import Namespace
-
-RESTRICTED = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-    "runAsUser": 65532,
-    "runAsGroup": 65532,
-    "capabilities": {"drop": ["ALL"]},
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
+from e2e.installation import RESTRICTED
 
 
 def restricted_pod(image: str, **container: Any) -> dict[str, Any]:

@@ -51,16 +51,9 @@ def _unavailable(error: TierUnavailable) -> None:
     pytest.skip(str(error))
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """A cluster with real pods."""
-    named = os.environ.get("KUBECONFIG")
-    if named:
-        programs.require(("kubectl", "helm"), Tier.NODES)
-        yield Cluster(Path(named).resolve())
-        return
+def _started(tier: Tier) -> Iterator[LocalCluster]:
     try:
-        started = local.start(Tier.NODES)
+        started = local.start(tier)
     except TierUnavailable as error:
         _unavailable(error)
         return
@@ -68,6 +61,17 @@ def cluster() -> Iterator[Cluster]:
         yield started
     finally:
         started.take_down()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster with real pods."""
+    named = os.environ.get("KUBECONFIG")
+    if named:
+        programs.require(("kubectl", "helm"), Tier.NODES)
+        yield Cluster(Path(named).resolve())
+    else:
+        yield from _started(Tier.NODES)
 
 
 @pytest.fixture(scope="session")
@@ -81,15 +85,7 @@ def local_cluster(cluster: Cluster) -> LocalCluster:
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[LocalCluster]:
     """A control plane with fake nodes."""
-    try:
-        started = local.start(Tier.CONTROL_PLANE)
-    except TierUnavailable as error:
-        _unavailable(error)
-        return
-    try:
-        yield started
-    finally:
-        started.take_down()
+    yield from _started(Tier.CONTROL_PLANE)
 
 
 def _own_namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -73,15 +73,27 @@ class Reports:
 
 
 @contextmanager
+def _on_a_thread(run: Callable[[threading.Event, asyncio.Event], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """Run something on a loop and a thread of its own: it says when it is open, and is told when all is over."""
+    loop, is_open, is_over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(run(is_open, is_over)))
+    thread.start()
+    try:
+        assert is_open.wait(10)
+        yield
+    finally:
+        loop.call_soon_threadsafe(is_over.set)
+        thread.join(10)
+        loop.close()
+
+
+@contextmanager
 def serving_reports(server: LocalCluster) -> Iterator[Reports]:
     """Serve reports on a thread of its own."""
     reports = Reports()
-    loop = asyncio.new_event_loop()
-    started = threading.Event()
 
-    stopping = asyncio.Event()
-
-    async def run() -> None:
+    async def run(is_open: threading.Event, is_over: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
         async with api_client({"KUBECONFIG": str(server.kubeconfig)}) as api:
             cluster = KubernetesCluster(api, timeout_seconds=30, bucket=TokenBucket(1000, 1000, time.monotonic()))
 
@@ -109,19 +121,12 @@ def serving_reports(server: LocalCluster) -> Iterator[Reports]:
                     await runner.cleanup()
 
             reports._switch = lambda is_on: asyncio.run_coroutine_threadsafe(turn(is_on), loop).result(10)
-            started.set()
-            await stopping.wait()
+            is_open.set()
+            await is_over.wait()
             await runner.cleanup()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(run()))
-    thread.start()
-    started.wait(10)
-    try:
+    with _on_a_thread(run):
         yield reports
-    finally:
-        loop.call_soon_threadsafe(stopping.set)
-        thread.join(10)
-        loop.close()
 
 
 class Gate:
@@ -180,16 +185,8 @@ def gate(server: LocalCluster) -> Iterator[Gate]:
     """A gate before the API server, on a thread of its own."""
     url = urlsplit(server.server)
     made = Gate(str(url.hostname), int(url.port or 443))
-    loop, is_open, is_over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    thread = threading.Thread(target=lambda: loop.run_until_complete(made.run(is_open, is_over)))
-    thread.start()
-    assert is_open.wait(10)
-    try:
+    with _on_a_thread(made.run):
         yield made
-    finally:
-        loop.call_soon_threadsafe(is_over.set)
-        thread.join(10)
-        loop.close()
 
 
 class OperatorProcess:
