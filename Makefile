@@ -69,7 +69,7 @@ soak: $(VENV)/.dev ## A million random steps of fifty identities, both backends 
 	@echo "==> random walk"
 	@STEPS=$${STEPS:-1000000} $(PYTEST) -n 2 tests/faults/test_random_walk.py
 
-bench-operator: $(VENV)/.dev ## Up to 1,000 stores and 5,000 bindings; writes docs/reference/operator-scale.md (half an hour on free cores)
+bench-operator: $(VENV)/.bench ## Up to 1,000 stores and 5,000 bindings; writes docs/reference/operator-scale.md (half an hour on free cores)
 	@$(RUN)/python bench/operator_scale.py --growth
 
 $(VENV)/.bench: $(VENV)/.dev

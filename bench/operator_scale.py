@@ -29,6 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]
 
+from bench.report import Plot  # noqa: E402
 from e2e.cluster import local  # noqa: E402
 from e2e.cluster.clusters import LocalCluster  # noqa: E402
 from e2e.cluster.tiers import Tier  # noqa: E402
@@ -343,45 +344,6 @@ def outage_text(seen: Outage) -> str:
     )
 
 
-def line_chart(title: str, axis: str, series: dict[str, list[tuple[float, float]]]) -> str:
-    """Return an SVG of lines over both axes linear, from nought."""
-    width, height, left, right, top, bottom = 560, 320, 56, 16, 36, 44
-    most_x = max(x for points in series.values() for x, _ in points)
-    most_y = max(y for points in series.values() for _, y in points) * 1.05
-
-    def place(x: float, y: float) -> str:
-        across = left + (width - left - right) * x / most_x
-        return f"{across:.1f},{height - bottom - (height - top - bottom) * y / most_y:.1f}"
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
-        'font-size="11" fill="#333">',
-        f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        f'<text x="{width / 2}" y="18" text-anchor="middle" font-size="13">{title}</text>',
-        f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle">{axis}</text>',
-    ]
-    for step in range(6):
-        x, y = most_x * step / 5, most_y * step / 5
-        line = f'<polyline points="{place(0, y)} {place(most_x, y)}" stroke="#ddd" fill="none"/>'
-        down = place(x, 0).split(",")
-        parts += [
-            line,
-            f'<text x="{left - 6}" y="{float(place(0, y).split(",")[1]) + 4:.1f}" text-anchor="end">{y:.0f}</text>',
-            f'<text x="{down[0]}" y="{float(down[1]) + 16:.1f}" text-anchor="middle">{x:.0f}</text>',
-        ]
-    for number, (name, points) in enumerate(series.items()):
-        colour = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728")[number]
-        parts.append(
-            f'<polyline points="{" ".join(place(x, y) for x, y in points)}" stroke="{colour}" fill="none" '
-            'stroke-width="2"/>'
-        )
-        for x, y in points:
-            across, down_ = place(x, y).split(",")
-            parts.append(f'<circle cx="{across}" cy="{down_}" r="3" fill="{colour}"/>')
-        parts.append(f'<text x="{left + 12}" y="{top + 14 + 15 * number}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
-
-
 def page(rows: list[Row]) -> str:
     """Return the page with a table, the plot and what of the targets was met."""
     largest = rows[-1]
@@ -489,11 +451,8 @@ def grow(arguments: argparse.Namespace) -> list[Row]:
         "CPU seconds of the operator": [(row.stores, row.cpu_seconds) for row in rows],
         "MiB resident": [(row.stores, row.resident_mib) for row in rows],
     }
-    plots = REFERENCE / "plots"
-    plots.mkdir(exist_ok=True)
-    (plots / "operator-scale.svg").write_text(
-        line_chart("How the operator grows", "stores, each with 5 bindings", series)
-    )
+    title, across = "How the operator grows", f"stores, each with {BINDINGS_EACH} bindings"
+    Plot("operator-scale", title, across, "s or MiB", series, logarithmic=False).save()
     return rows
 
 
