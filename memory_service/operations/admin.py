@@ -70,8 +70,7 @@ async def import_lines(services: Services, caller: Caller, request: ImportReques
     _admins_only(caller)
 
     def work(tx: Transaction) -> ImportResponse:
-        now = tx.now()
-        outcomes = [tx.moving.restore(line, now) for line in request.lines]
+        outcomes = tx.moving.restore(request.lines, tx.now())
         return ImportResponse(
             imported=outcomes.count("imported"),
             skipped=outcomes.count("skipped"),

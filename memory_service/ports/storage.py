@@ -348,8 +348,10 @@ class Moving(Protocol):
     def export(self, *, cursor: str | None, limit: int) -> tuple[Sequence[Mapping[str, Any]], str | None]:
         """Return lines and the next cursor."""
 
-    def restore(self, line: Mapping[str, Any], now: datetime) -> str:
-        """Store one line; return imported, skipped or tombstoned.
+    def restore(self, lines: Sequence[Mapping[str, Any]], now: datetime) -> Sequence[str]:
+        """Store lines in their order; return of each whether it is imported, skipped or tombstoned.
+
+        As many statements for many lines of one type as for one.
 
         Raises:
             InvalidRequest: the line is not one of an export.

@@ -112,6 +112,19 @@ class PostgresLink:
             with self.connection.cursor() as cursor:
                 cursor.executemany(text, sets)
 
+    def row_of_each(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> list[Row | None]:
+        """Carry out a statement once per mapping, in one round trip, and return the first row of each, or None."""
+        sets = list(parameters)
+        if not sets:
+            return []
+        text, _ = self._statements.translate(sql)
+        with self.connection.cursor(binary=True) as cursor:
+            cursor.executemany(text, sets, returning=True)
+            found = [cursor.fetchone()]
+            while cursor.nextset():
+                found.append(cursor.fetchone())
+        return found
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Undo what happens inside, and only that, when it raises."""

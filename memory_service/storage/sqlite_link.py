@@ -78,6 +78,10 @@ class SqliteLink:
         text, _ = self._statements.translate(sql)
         self.connection.executemany(text, list(parameters))
 
+    def row_of_each(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> list[Row | None]:
+        """Carry out a statement once per mapping and return the first row of each, or None."""
+        return [self.row(sql, one) for one in parameters]
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """Undo what happens inside, and only that, when it raises."""

@@ -55,6 +55,9 @@ class Link(Protocol):
     def run_many(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> None:
         """Carry out a statement once per mapping."""
 
+    def row_of_each(self, sql: str, parameters: Iterable[Mapping[str, Any]]) -> list[Row | None]:
+        """Carry out a statement once per mapping and return the first row of each, or None."""
+
     def savepoint(self) -> AbstractContextManager[None]:
         """Undo what happens inside, and only that, when it raises."""
 

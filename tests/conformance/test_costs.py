@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,7 +50,7 @@ def recorded(tx: Transaction) -> Iterator[list[Statement]]:
     assert isinstance(tx, RowTransaction)
     link: Any = tx.link
     statements: list[Statement] = []
-    execute, run_many = link._execute, link.run_many
+    execute, run_many, row_of_each = link._execute, link.run_many, link.row_of_each
 
     def noting(sql: str, parameters: Mapping[str, Any] | None) -> object:
         statements.append((sql, dict(parameters or {})))
@@ -59,11 +61,20 @@ def recorded(tx: Transaction) -> Iterator[list[Statement]]:
         statements.extend((sql, dict(one)) for one in sets[:1])
         run_many(sql, sets)
 
-    link._execute, link.run_many = noting, noting_many
+    def noting_each(sql: str, parameters: Iterable[Mapping[str, Any]]) -> object:
+        sets = list(parameters)
+        statements.extend((sql, dict(one)) for one in sets[:1])
+        link._execute = execute
+        try:
+            return row_of_each(sql, sets)
+        finally:
+            link._execute = noting
+
+    link._execute, link.run_many, link.row_of_each = noting, noting_many, noting_each
     try:
         yield statements
     finally:
-        link._execute, link.run_many = execute, run_many
+        link._execute, link.run_many, link.row_of_each = execute, run_many, row_of_each
 
 
 async def test_an_append_costs_the_same_whatever_the_window_holds(store: Store) -> None:
@@ -161,9 +172,18 @@ def erasures(tx: Transaction) -> None:
 
 
 def moving(tx: Transaction) -> None:
-    """Read pages of an export."""
+    """Read pages of an export, and store what they hold."""
+    conversation(tx)
+    facts(tx)
     for stage in range(1, 5):
         tx.moving.export(cursor=f"[{stage}, 1]", limit=5)
+    tx.moving.restore(exported(tx), tx.now())
+
+
+def exported(tx: Transaction) -> list[Mapping[str, Any]]:
+    """Return everything there is, as an import takes it."""
+    found, _ = tx.moving.export(cursor=None, limit=10_000)
+    return [json.loads(json.dumps(line)) for line in found]
 
 
 @pytest.mark.parametrize("work", [conversation, facts, jobs, erasures, moving])
@@ -195,6 +215,42 @@ async def test_a_claim_is_a_few_statements_however_long_the_queue_is(store: Stor
         return len(statements)
 
     assert await store.storage.transact(claim) <= 3
+
+
+async def test_an_import_is_as_many_statements_for_a_thousand_lines_as_for_one_of_each_type(store: Store) -> None:
+    def lines_of(tx: Transaction, count: int, name: str) -> list[Mapping[str, Any]]:
+        for number in range(count):
+            session = tx.sessions.ensure(session_of(f"{name}-{number}", principal=ALICE), Scope.PRIVATE, tx.now())
+            tx.turns.append(session, [turn(f"t{number}", client_id=None)], tx.now())
+            digest = DigestRow(session.id, 1, "said", 1, 2, tx.now())
+            tx.digests.append(digest, folded_from=0, keep=5)
+            source = FactSource(AGENT, ALICE, f"{name}-{number}")
+            draft = fact(f"f{number}", pair_of(principal=ALICE), source=source)
+            tx.facts.add(draft, fact_id=f"{name}-{number}", actor="t", now=tx.now())
+        return [line for line in exported(tx) if f"{line.get('id', '')}{line['session']}".startswith(name)]
+
+    class Undone(Exception):
+        pass
+
+    def undone(tx: Transaction, lines: list[Mapping[str, Any]], count: int, name: str) -> None:
+        lines += lines_of(tx, count, name)
+        raise Undone
+
+    async def statements(count: int, name: str) -> list[str]:
+        lines: list[Mapping[str, Any]] = []
+        with pytest.raises(Undone):
+            await store.storage.transact(partial(undone, lines=lines, count=count, name=name))
+
+        def restore(tx: Transaction) -> list[str]:
+            with recorded(tx) as found:
+                assert set(tx.moving.restore(lines, tx.now())) == {"imported"}
+            return [sql for sql, _ in found]
+
+        return await store.storage.transact(restore)
+
+    await statements(1, "first")
+    two = await statements(2, "two")
+    assert await statements(250, "many") == two
 
 
 async def test_an_erasure_is_as_many_statements_for_a_thousand_rows_as_for_one(store: Store) -> None:

@@ -16,15 +16,16 @@ import pytest
 from memory_service.contract.health import Part, Reason
 from memory_service.contract.scopes import Scope
 from memory_service.contract.sessions import JobKind
+from memory_service.domain.owners import AgentErasure, Owner
 from memory_service.errors import InFlight, Misconfigured, StorageUnavailable
-from memory_service.ports.records import JobDraft, JobRow
+from memory_service.ports.records import FactSource, JobDraft, JobRow
 from memory_service.ports.storage import Transaction
 from memory_service.storage.external import ExternalStorage
 from memory_service.storage.postgres_link import PostgresLink
 from memory_service.storage.transaction import RowTransaction
 from tests.conformance.test_costs import recorded
 from tests.fakes.postgres import PostgresServer, terminate_connections
-from tests.fakes.stores import SCHEMA, Backends, Store, external_config, pair_of, session_of, turn
+from tests.fakes.stores import AGENT, SCHEMA, Backends, Store, external_config, fact, pair_of, session_of, turn
 
 
 @pytest.fixture
@@ -293,6 +294,38 @@ async def test_a_request_that_is_still_being_carried_out_elsewhere_is_in_flight(
         release.set()
         await held
     assert refused.value.retry_after == 1
+
+
+async def test_an_erasure_waits_for_an_import_of_what_it_covers(replicas: list[Store]) -> None:
+    source = FactSource(AGENT, "", "s1")
+    await replicas[0].storage.transact(
+        lambda tx: tx.facts.add(fact("said", Owner(Scope.SHARED), source=source), fact_id="f", actor="t", now=tx.now())
+    )
+    lines, _ = await replicas[0].storage.read(lambda tx: tx.moving.export(cursor=None, limit=10))
+    await replicas[0].storage.transact(lambda tx: tx.facts.delete("f"))
+    later = [{**line, "id": "again"} for line in lines]
+    holding, release = threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> list[str]:
+        outcomes = list(tx.moving.restore(later, tx.now()))
+        holding.set()
+        assert release.wait(60)
+        return outcomes
+
+    def erase(tx: Transaction) -> None:
+        link_of(tx).connection.execute("SET LOCAL lock_timeout = '100ms'")
+        tx.erasing.erase(AgentErasure(AGENT), receipt_id="r", asked_by=None, now=tx.now())
+
+    held = asyncio.ensure_future(replicas[0].storage.transact(hold))
+    await asyncio.to_thread(holding.wait, 60)
+    try:
+        with pytest.raises(StorageUnavailable):
+            await replicas[1].storage.transact(erase)
+    finally:
+        release.set()
+        assert await held == ["imported"]
+    await replicas[1].storage.transact(erase)
+    assert await replicas[0].storage.read(lambda tx: tx.facts.get("again")) is None
 
 
 async def test_writers_that_lock_each_other_are_run_again(external: Store) -> None:

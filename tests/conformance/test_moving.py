@@ -16,6 +16,7 @@ from memory_service.domain.owners import AgentErasure, Erasure, Owner, PairErasu
 from memory_service.errors import InvalidRequest
 from memory_service.ports.records import DigestRow, FactChange, FactRow, FactSource, ItemFilters, TurnRow
 from memory_service.ports.storage import Transaction
+from memory_service.storage.transaction import RowTransaction
 from tests.fakes.stores import AGENT, BOB, OTHER_AGENT, Backends, Store, fact, pair_of, session_of, turn, vector
 
 PRINCIPAL = Principal("https://issuer", "alice")
@@ -75,7 +76,7 @@ async def export(store: Store, limit: int = 3) -> list[Line]:
 
 
 async def restore(store: Store, lines: Sequence[Line]) -> list[str]:
-    return await store.storage.transact(lambda tx: [tx.moving.restore(line, tx.now()) for line in lines])
+    return await store.storage.transact(lambda tx: tx.moving.restore(lines, tx.now()))
 
 
 def without_numbers(fact_row: FactRow) -> dict[str, Any]:
@@ -130,6 +131,14 @@ async def test_importing_again_changes_nothing(store: Store, target: Store) -> N
     assert await look(target) == before == await look(store)
 
 
+async def test_a_line_that_comes_twice_in_one_batch_is_stored_once(store: Store, target: Store) -> None:
+    await store.storage.transact(populate)
+    lines = await export(store)
+    outcomes = await restore(target, [line for line in lines for _ in range(2)])
+    assert outcomes == ["imported", "skipped"] * len(lines)
+    assert await look(target) == await look(store)
+
+
 async def test_an_import_goes_on_where_it_stopped(store: Store, target: Store) -> None:
     await store.storage.transact(populate)
     lines = await export(store)
@@ -167,6 +176,24 @@ async def test_an_import_brings_back_nothing_that_was_erased(
     assert set(outcomes) == {"skipped", "tombstoned"}
     assert await look(store) == after
     assert (after["principal"] is not None) is kept_principal
+
+
+async def test_an_import_names_nobody_again_whose_lines_it_refuses(store: Store) -> None:
+    await store.storage.transact(populate)
+    lines = await export(store)
+    store.clock.advance(timedelta(seconds=5))
+    await store.storage.transact(
+        lambda tx: tx.erasing.erase(AgentErasure(OTHER_AGENT), receipt_id="r", asked_by=None, now=tx.now())
+    )
+    await restore(store, lines)
+
+    def named(tx: Transaction) -> int:
+        assert isinstance(tx, RowTransaction)
+        found = tx.link.row("SELECT COUNT(*) FROM @owners WHERE agent = :agent", {"agent": OTHER_AGENT})
+        assert found is not None
+        return int(found[0])
+
+    assert await store.storage.read(named) == 0
 
 
 async def test_what_is_stored_after_an_erasure_can_be_imported(store: Store) -> None:

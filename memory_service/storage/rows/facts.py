@@ -56,10 +56,10 @@ class FactRows:
                 row_id = self._insert(owner_id, draft, fact_id, now)
         except Duplicate as error:
             raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
-        self.write_source(owner_id, row_id, draft.source)
+        self._write_source(owner_id, row_id, draft.source)
         self._note((owner_id, row_id), "added", draft.text, actor=actor, now=now, source=draft.source)
         self._owners.revise([owner_id])
-        return self._required(fact_id)
+        return self._required(owner_id, row_id)
 
     def get(self, fact_id: str) -> FactRow | None:
         """Return a fact by id."""
@@ -145,8 +145,8 @@ class FactRows:
                 "DELETE FROM @fact_sources WHERE owner_id = :owner_id AND fact_id = :fact_id",
                 {"owner_id": owner_id, "fact_id": known.row_id},
             )
-            self.write_source(owner_id, known.row_id, change.source)
-        fact = self._required(fact_id)
+            self._write_source(owner_id, known.row_id, change.source)
+        fact = self._required(owner_id, known.row_id)
         self._note((owner_id, fact.row_id), event, fact.text, actor=actor, now=now, source=change.source)
         self._owners.revise([owner_id])
         return fact
@@ -165,7 +165,7 @@ class FactRows:
         for known in fact.sources:
             if fact_columns.place(known) == fact_columns.place(source):
                 source = FactSource(*fact_columns.place(known), seqs=tuple(sorted({*known.seqs, *source.seqs})))
-        self.write_source(owner_id, fact.row_id, source)
+        self._write_source(owner_id, fact.row_id, source)
 
     def delete(self, fact_id: str) -> None:
         """Delete a fact with its history, sources and vector; an import does not bring it back."""
@@ -262,23 +262,11 @@ class FactRows:
         self._delete_rows(doomed)
         return len(doomed)
 
-    def write_source(self, owner_id: int, row_id: int, source: FactSource) -> None:
+    def _write_source(self, owner_id: int, row_id: int, source: FactSource) -> None:
         """Store a source, or the turns of one that is there."""
-        agent, principal, session, workspace = fact_columns.place(source)
         self._link.run(
-            "INSERT INTO @fact_sources (owner_id, fact_id, agent, principal, session, workspace, seqs)"
-            " VALUES (:owner_id, :fact_id, :agent, :principal, :session, :workspace, :seqs)"
-            " ON CONFLICT (owner_id, fact_id, agent, principal, session, workspace)"
-            " DO UPDATE SET seqs = excluded.seqs",
-            {
-                "owner_id": owner_id,
-                "fact_id": row_id,
-                "agent": agent,
-                "principal": principal,
-                "session": session,
-                "workspace": workspace,
-                "seqs": dump(list(source.seqs)),
-            },
+            fact_columns.INSERT_SOURCE,
+            {"owner_id": owner_id, "fact_id": row_id, **fact_columns.source_values(source)},
         )
 
     def _insert(self, owner_id: int, draft: FactDraft, fact_id: str, now: datetime) -> int:
@@ -355,8 +343,7 @@ class FactRows:
         else:
             agent, principal, session, _ = fact_columns.place(source)
         self._link.run(
-            "INSERT INTO @fact_history (owner_id, fact_id, at, event, actor, agent, principal, session, text)"
-            " VALUES (:owner_id, :fact_id, :at, :event, :actor, :agent, :principal, :session, :text)",
+            fact_columns.INSERT_HISTORY,
             {
                 "owner_id": owner_id,
                 "fact_id": row_id,
@@ -384,8 +371,10 @@ class FactRows:
         """Return the keyed hash by which facts that say the same are found."""
         return self._owners.keyed_hash("text", normal_text(text))[:32]
 
-    def _required(self, fact_id: str) -> FactRow:
-        fact = self.get(fact_id)
+    def _required(self, owner_id: int, row_id: int) -> FactRow:
+        fact = self._one(
+            f"{SELECT} WHERE f.owner_id = :owner_id AND f.row_id = :row_id", {"owner_id": owner_id, "row_id": row_id}
+        )
         assert fact is not None, "it was written in this transaction"
         return fact
 

@@ -6,23 +6,27 @@ there is skipped, and one that a tombstone of this store names, stored before th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from memory_service.contract.scopes import Scope
 from memory_service.domain.owners import AgentErasure, Owner, PairErasure, PrincipalErasure, SessionErasure
 from memory_service.errors import InvalidRequest
-from memory_service.ports.records import FactSource
+from memory_service.ports.records import FactSource, OwnerRow, SessionRow
 from memory_service.storage.encoding import micros
 from memory_service.storage.rows import lines
 from memory_service.storage.rows.fact_columns import INSERT as INSERT_FACT
+from memory_service.storage.rows.fact_columns import INSERT_HISTORY, INSERT_SOURCE, source_values
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.lines import Line
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.sessions import SessionRows, home_of
 from memory_service.storage.rows.turns import INSERT as INSERT_TURN
 from memory_service.storage.statements import Link
+
+_Run = Sequence[Mapping[str, Any]]
+"""Lines of one type, which are stored together."""
 
 IMPORTED, SKIPPED, TOMBSTONED = "imported", "skipped", "tombstoned"
 
@@ -52,173 +56,271 @@ class Mover:
             stage, after = stage + 1, None
         return [dict(line.body) for line in found], None
 
-    def restore(self, line: Mapping[str, Any], now: datetime) -> str:
-        """Store one line; return imported, skipped or tombstoned.
+    def restore(self, found: Sequence[Mapping[str, Any]], now: datetime) -> Sequence[str]:
+        """Store lines in their order; return of each whether it is imported, skipped or tombstoned.
 
         Raises:
-            InvalidRequest: the line is not one of an export.
+            InvalidRequest: a line is not one of an export.
         """
-        restore = {
-            "principal": self._restore_principal,
-            "session": self._restore_session,
-            "turn": self._restore_turn,
-            "digest": self._restore_digest,
-            "fact": self._restore_fact,
-        }.get(str(line.get("type")))
-        if restore is None:
-            raise InvalidRequest(
-                f"line type {str(line.get('type'))[:40]!r} is not known; expected principal, session, turn, digest"
-                " or fact, as an export writes them"
-            )
-        try:
-            return restore(line, now)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(
-                f"a {line['type']} line is not one of an export: a field is missing or of another kind"
-            ) from error
+        outcomes: list[str] = []
+        for kind, run in _runs(found):
+            restore = {
+                "principal": self._restore_principals,
+                "session": self._restore_sessions,
+                "turn": self._restore_turns,
+                "digest": self._restore_digests,
+                "fact": self._restore_facts,
+            }.get(kind)
+            if restore is None:
+                raise InvalidRequest(
+                    f"line type {kind[:40]!r} is not known; expected principal, session, turn, digest"
+                    " or fact, as an export writes them"
+                )
+            try:
+                outcomes += restore(run, now)
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise InvalidRequest(
+                    f"a {kind} line is not one of an export: a field is missing or of another kind"
+                ) from error
+        return outcomes
 
-    def _restore_principal(self, line: Mapping[str, Any], now: datetime) -> str:
-        name = str(line["hash"])
-        if self._is_erased(PrincipalErasure(name).marks, int(line["created_at"])):
-            return TOMBSTONED
-        stored = self._link.run(
-            "INSERT INTO @principals (hash, display) VALUES (:hash, :display) ON CONFLICT (hash) DO NOTHING",
-            {"hash": name, "display": str(line["display"])},
+    def _restore_principals(self, run: _Run, now: datetime) -> list[str]:
+        marks = [PrincipalErasure(str(line["hash"])).marks for line in run]
+        return self._insert(
+            "INSERT INTO @principals (hash, display) VALUES (:hash, :display) ON CONFLICT (hash) DO NOTHING"
+            " RETURNING hash",
+            [
+                {"hash": str(line["hash"]), "display": str(line["display"])} if is_spared else TOMBSTONED
+                for line, is_spared in zip(run, self._spared(marks, run), strict=True)
+            ],
         )
-        return IMPORTED if stored else SKIPPED
 
-    def _restore_session(self, line: Mapping[str, Any], now: datetime) -> str:
-        owner = lines.session_owner(line)
-        if self._is_erased(_covering(owner), int(line["created_at"])):
-            return TOMBSTONED
-        stored = self._link.run(
+    def _restore_sessions(self, run: _Run, now: datetime) -> list[str]:
+        owners = _session_owners(run)
+        spared = self._spared([_covering(owner) for owner in owners], run)
+        kept = [owner for owner, is_spared in zip(owners, spared, strict=True) if is_spared]
+        ids = self._owners.ensure_ids([*kept, *map(home_of, kept)])
+        return self._insert(
             "INSERT INTO @sessions (owner_id, home_id, last_seq, window_tokens, window_turns, folded_seq,"
             " extracted_seq, digest_version, index_revision, fact_scope, created_at, last_write_at, ended_at)"
             " VALUES (:owner_id, :home_id, :last_seq, 0, 0, :folded_seq, :extracted_seq, 0, 0, :fact_scope,"
-            " :created_at, :last_write_at, :ended_at) ON CONFLICT (owner_id) DO NOTHING",
-            {
-                "owner_id": self._owners.ensure_id(owner),
-                "home_id": self._owners.ensure_id(home_of(owner)),
-                "last_seq": int(line["last_seq"]),
-                "folded_seq": int(line["folded_seq"]),
-                "extracted_seq": int(line["extracted_seq"]),
-                "fact_scope": Scope(line["fact_scope"]).value,
-                "created_at": int(line["created_at"]),
-                "last_write_at": int(line["last_write_at"]),
-                "ended_at": lines.number(line["ended_at"]),
-            },
-        )
-        return IMPORTED if stored else SKIPPED
-
-    def _restore_turn(self, line: Mapping[str, Any], now: datetime) -> str:
-        owner = lines.session_owner(line)
-        if self._is_erased(_covering(owner), int(line["created_at"])):
-            return TOMBSTONED
-        session_id, home_id = self._session(owner, now)
-        values = lines.turn_values(line, self._link)
-        stored = self._link.run(
-            f"{INSERT_TURN} ON CONFLICT DO NOTHING", {**values, "session_id": session_id, "owner_id": home_id}
-        )
-        if stored:
-            self._link.run(
-                "UPDATE @sessions SET index_revision = index_revision + 1,"
-                " last_seq = CASE WHEN last_seq < :seq THEN :seq ELSE last_seq END,"
-                " window_turns = window_turns + CASE WHEN :seq > folded_seq THEN 1 ELSE 0 END,"
-                " window_tokens = window_tokens + CASE WHEN :seq > folded_seq THEN :tokens ELSE 0 END"
-                " WHERE id = :id",
-                {"id": session_id, "seq": values["seq"], "tokens": values["tokens"]},
-            )
-        return IMPORTED if stored else SKIPPED
-
-    def _restore_digest(self, line: Mapping[str, Any], now: datetime) -> str:
-        owner = lines.session_owner(line)
-        if self._is_erased(_covering(owner), int(line["created_at"])):
-            return TOMBSTONED
-        session_id, home_id = self._session(owner, now)
-        values = {
-            "session_id": session_id,
-            "version": int(line["version"]),
-            "upto_seq": int(line["upto_seq"]),
-        }
-        fits = self._link.row(
-            "SELECT id FROM @sessions WHERE id = :session_id AND folded_seq >= :upto_seq",
-            {"session_id": session_id, "upto_seq": values["upto_seq"]},
-        )
-        if fits is None:
-            return SKIPPED
-        stored = self._link.run(
-            "INSERT INTO @digests (owner_id, session_id, version, upto_seq, tokens, created_at, summary)"
-            " VALUES (:owner_id, :session_id, :version, :upto_seq, :tokens, :created_at, :summary)"
-            " ON CONFLICT DO NOTHING",
-            {
-                **values,
-                "owner_id": home_id,
-                "tokens": int(line["tokens"]),
-                "created_at": int(line["created_at"]),
-                "summary": str(line["summary"]),
-            },
-        )
-        self._link.run(
-            "UPDATE @sessions SET digest_version = :version WHERE id = :session_id AND digest_version < :version",
-            {"session_id": session_id, "version": values["version"]},
-        )
-        return IMPORTED if stored else SKIPPED
-
-    def _restore_fact(self, line: Mapping[str, Any], now: datetime) -> str:
-        owner = lines.fact_owner(line)
-        created_at = int(line["created_at"])
-        if self._is_deleted(str(line["id"]), created_at) or self._is_erased(_covering(owner), created_at):
-            return TOMBSTONED
-        sources = [lines.fact_source(source) for source in line["sources"]]
-        kept = [source for source in sources if not self._is_erased(_covering_source(source), created_at)]
-        if sources and not kept:
-            return TOMBSTONED
-        if self._facts.get(str(line["id"])) is not None:
-            return SKIPPED
-        return self._store_fact(line, owner, kept)
-
-    def _store_fact(self, line: Mapping[str, Any], owner: Owner, sources: Sequence[FactSource]) -> str:
-        owner_id = self._owners.ensure_id(owner)
-        values = lines.fact_values(line, self._link)
-        found = self._link.row(
-            f"{INSERT_FACT} ON CONFLICT DO NOTHING RETURNING row_id",
-            {**values, "owner_id": owner_id, "text_hash": self._facts.text_hash(values["text"])},
-        )
-        if found is None:
-            return SKIPPED
-        for source in sources:
-            self._facts.write_source(owner_id, found[0], source)
-        self._link.run_many(
-            "INSERT INTO @fact_history (owner_id, fact_id, at, event, actor, agent, principal, session, text)"
-            " VALUES (:owner_id, :fact_id, :at, :event, :actor, :agent, :principal, :session, :text)",
+            " :created_at, :last_write_at, :ended_at) ON CONFLICT (owner_id) DO NOTHING RETURNING id",
             [
-                {**values, "owner_id": owner_id, "fact_id": found[0]}
-                for values in map(lines.history_values, line["history"])
-                if not self._is_erased(
-                    _covering_source(FactSource(values["agent"], values["principal"], values["session"])), values["at"]
-                )
+                {
+                    "owner_id": ids[owner],
+                    "home_id": ids[home_of(owner)],
+                    "last_seq": int(line["last_seq"]),
+                    "folded_seq": int(line["folded_seq"]),
+                    "extracted_seq": int(line["extracted_seq"]),
+                    "fact_scope": Scope(line["fact_scope"]).value,
+                    "created_at": int(line["created_at"]),
+                    "last_write_at": int(line["last_write_at"]),
+                    "ended_at": lines.number(line["ended_at"]),
+                }
+                if is_spared
+                else TOMBSTONED
+                for line, owner, is_spared in zip(run, owners, spared, strict=True)
             ],
         )
-        self._owners.revise([owner_id])
-        return IMPORTED
 
-    def _session(self, owner: Owner, now: datetime) -> tuple[int, int]:
-        """Return the session's number and home; one whose line did not come first is made, empty and private."""
-        found = self._sessions.find(owner)
-        row = self._sessions.ensure(owner, Scope.PRIVATE if found is None else found.fact_scope, now)
-        return row.id, row.home_id
-
-    def _is_erased(self, marks: Sequence[Owner], created_at: int) -> bool:
-        """Whether one of the marks was erased after something had been stored."""
-        found = self._owners.find(marks).values()
-        return any(row.erased_at is not None and micros(row.erased_at) >= created_at for row in found)
-
-    def _is_deleted(self, fact_id: str, created_at: int) -> bool:
-        found = self._link.row(
-            "SELECT 1 FROM @tombstones WHERE key = :key AND erased_at >= :created_at",
-            {"key": self._facts.tombstone(fact_id), "created_at": created_at},
+    def _restore_turns(self, run: _Run, now: datetime) -> list[str]:
+        owners = _session_owners(run)
+        sessions = self._held_sessions(owners, self._spared([_covering(owner) for owner in owners], run), now)
+        rows = [
+            TOMBSTONED if session is None else {**lines.turn_values(line, self._link), **_place(session)}
+            for line, session in zip(run, sessions, strict=True)
+        ]
+        outcomes = self._insert(f"{INSERT_TURN} ON CONFLICT DO NOTHING RETURNING seq", rows)
+        grown: dict[int, dict[str, int]] = {}
+        for session, row, outcome in zip(sessions, rows, outcomes, strict=True):
+            if session is not None and not isinstance(row, str) and outcome == IMPORTED:
+                sums = grown.setdefault(session.id, {"id": session.id, "seq": 0, "turns": 0, "tokens": 0})
+                sums["seq"] = max(sums["seq"], row["seq"])
+                if row["seq"] > session.folded_seq:
+                    sums["turns"] += 1
+                    sums["tokens"] += row["tokens"]
+        self._link.run_many(
+            "UPDATE @sessions SET index_revision = index_revision + 1,"
+            " last_seq = CASE WHEN last_seq < :seq THEN :seq ELSE last_seq END,"
+            " window_turns = window_turns + :turns, window_tokens = window_tokens + :tokens WHERE id = :id",
+            grown.values(),
         )
-        return found is not None
+        return outcomes
+
+    def _restore_digests(self, run: _Run, now: datetime) -> list[str]:
+        owners = _session_owners(run)
+        sessions = self._held_sessions(owners, self._spared([_covering(owner) for owner in owners], run), now)
+        rows: list[Mapping[str, Any] | str] = []
+        newest: dict[int, int] = {}
+        for line, session in zip(run, sessions, strict=True):
+            version, upto_seq = int(line["version"]), int(line["upto_seq"])
+            if session is None:
+                rows.append(TOMBSTONED)
+            elif session.folded_seq < upto_seq:
+                rows.append(SKIPPED)
+            else:
+                rows.append(
+                    {
+                        **_place(session),
+                        "version": version,
+                        "upto_seq": upto_seq,
+                        "tokens": int(line["tokens"]),
+                        "created_at": int(line["created_at"]),
+                        "summary": str(line["summary"]),
+                    }
+                )
+                newest[session.id] = max(version, newest.get(session.id, version))
+        outcomes = self._insert(
+            "INSERT INTO @digests (owner_id, session_id, version, upto_seq, tokens, created_at, summary)"
+            " VALUES (:owner_id, :session_id, :version, :upto_seq, :tokens, :created_at, :summary)"
+            " ON CONFLICT DO NOTHING RETURNING version",
+            rows,
+        )
+        self._link.run_many(
+            "UPDATE @sessions SET digest_version = :version WHERE id = :id AND digest_version < :version",
+            [{"id": session_id, "version": version} for session_id, version in newest.items()],
+        )
+        return outcomes
+
+    def _restore_facts(self, run: _Run, now: datetime) -> list[str]:
+        owners = [lines.fact_owner(line) for line in run]
+        # Looked for before the tombstones: a fact that is deleted in between has left one.
+        known = self._known_facts(run)
+        deleted = self._deleted_facts(run)
+        spared = [
+            is_spared and deleted.get(str(line["id"]), -1) < int(line["created_at"])
+            for line, is_spared in zip(run, self._spared([_covering(owner) for owner in owners], run), strict=True)
+        ]
+        sources = self._sources(run, spared)
+        fresh: list[tuple[Owner, Mapping[str, Any], Sequence[FactSource]]] = []
+        places: list[Mapping[str, Any] | str] = []
+        for line, owner, kept in zip(run, owners, sources, strict=True):
+            if kept is None:
+                places.append(TOMBSTONED)
+            elif str(line["id"]) in known:
+                places.append(SKIPPED)
+            else:
+                fresh.append((owner, line, kept))
+                places.append(line)
+        stored = iter(self._store_facts(fresh))
+        return [place if isinstance(place, str) else next(stored) for place in places]
+
+    def _store_facts(self, fresh: Sequence[tuple[Owner, Mapping[str, Any], Sequence[FactSource]]]) -> list[str]:
+        ids = self._owners.ensure_ids([owner for owner, _, _ in fresh])
+        rows = [{**lines.fact_values(line, self._link), "owner_id": ids[owner]} for owner, line, _ in fresh]
+        found = self._link.row_of_each(
+            f"{INSERT_FACT} ON CONFLICT DO NOTHING RETURNING owner_id, row_id",
+            [{**row, "text_hash": self._facts.text_hash(row["text"])} for row in rows],
+        )
+        stored = [
+            ({"owner_id": place[0], "fact_id": place[1]}, line, kept)
+            for place, (_, line, kept) in zip(found, fresh, strict=True)
+            if place is not None
+        ]
+        self._link.run_many(
+            INSERT_SOURCE, [{**place, **source_values(source)} for place, _, kept in stored for source in kept]
+        )
+        history = [{**place, **lines.history_values(one)} for place, line, _ in stored for one in line["history"]]
+        said = [FactSource(one["agent"], one["principal"], one["session"]) for one in history]
+        spared = self._spared_at([(_covering_source(one), row["at"]) for one, row in zip(said, history, strict=True)])
+        self._link.run_many(INSERT_HISTORY, [row for row, is_spared in zip(history, spared, strict=True) if is_spared])
+        self._owners.revise(place["owner_id"] for place, _, _ in stored)
+        return [SKIPPED if place is None else IMPORTED for place in found]
+
+    def _sources(self, run: _Run, spared: Sequence[bool]) -> list[Sequence[FactSource] | None]:
+        """Return the sources of each fact that no erasure has taken; None where the fact is gone itself."""
+        named = [
+            [lines.fact_source(source) for source in line["sources"]] if is_spared else []
+            for line, is_spared in zip(run, spared, strict=True)
+        ]
+        kept = iter(
+            self._spared_at(
+                [
+                    (_covering_source(source), int(line["created_at"]))
+                    for line, sources in zip(run, named, strict=True)
+                    for source in sources
+                ]
+            )
+        )
+        left = [[source for source in sources if next(kept)] for sources in named]
+        return [
+            rest if is_spared and (rest or not sources) else None
+            for rest, sources, is_spared in zip(left, named, spared, strict=True)
+        ]
+
+    def _known_facts(self, run: _Run) -> set[str]:
+        found = self._link.rows("SELECT id FROM @facts WHERE id IN [:ids]", {"ids": [str(line["id"]) for line in run]})
+        return {row[0] for row in found}
+
+    def _deleted_facts(self, run: _Run) -> dict[str, int]:
+        """Return when facts of these ids were deleted one by one."""
+        by_key = {self._facts.tombstone(str(line["id"])): str(line["id"]) for line in run}
+        found = self._link.rows("SELECT key, erased_at FROM @tombstones WHERE key IN [:keys]", {"keys": sorted(by_key)})
+        return {by_key[row[0]]: row[1] for row in found}
+
+    def _held_sessions(self, owners: Sequence[Owner], spared: Sequence[bool], now: datetime) -> list[SessionRow | None]:
+        """Return the sessions of what is spared; one whose line did not come first is made, empty and private."""
+        wanted = {owner for owner, is_spared in zip(owners, spared, strict=True) if is_spared}
+        held = dict(self._sessions.lock_many(wanted))
+        for owner in sorted(wanted - set(held)):
+            held[owner] = self._sessions.ensure(owner, Scope.PRIVATE, now)
+        return [held[owner] if is_spared else None for owner, is_spared in zip(owners, spared, strict=True)]
+
+    def _insert(self, sql: str, rows: Sequence[Mapping[str, Any] | str]) -> list[str]:
+        """Insert rows and return what became of each; a string is what is known of one already."""
+        found = iter(self._link.row_of_each(sql, [row for row in rows if not isinstance(row, str)]))
+        return [row if isinstance(row, str) else SKIPPED if next(found) is None else IMPORTED for row in rows]
+
+    def _spared(self, marks: Sequence[Sequence[Owner]], run: _Run) -> list[bool]:
+        return self._spared_at([(some, int(line["created_at"])) for some, line in zip(marks, run, strict=True)])
+
+    def _spared_at(self, covered: Sequence[tuple[Sequence[Owner], int]]) -> list[bool]:
+        """Return of each (marks, time of storing) whether no erasure came later; none comes before the commit.
+
+        Only the marks of what is spared are made where they are missing: what was erased is not named again.
+        """
+        found = self._owners.find(_marks(marks for marks, _ in covered))
+        spared = [not _is_erased(found, marks, at) for marks, at in covered]
+        held = self._owners.hold(
+            _marks(marks for (marks, _), is_spared in zip(covered, spared, strict=True) if is_spared)
+        )
+        return [
+            is_spared and not _is_erased(held, marks, at)
+            for (marks, at), is_spared in zip(covered, spared, strict=True)
+        ]
+
+
+def _runs(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, _Run]]:
+    """Yield lines of one type that follow each other, no fact twice among them."""
+    kind, run, ids = "", list[Mapping[str, Any]](), set[str]()
+    for line in found:
+        this, name = str(line.get("type")), str(line.get("id"))
+        if run and (this != kind or (this == "fact" and name in ids)):
+            yield kind, run
+            run, ids = [], set()
+        kind = this
+        run.append(line)
+        ids.add(name)
+    if run:
+        yield kind, run
+
+
+def _session_owners(run: _Run) -> list[Owner]:
+    return [lines.session_owner(line) for line in run]
+
+
+def _place(session: SessionRow) -> dict[str, int]:
+    return {"session_id": session.id, "owner_id": session.home_id}
+
+
+def _marks(several: Iterable[Sequence[Owner]]) -> list[Owner]:
+    return list(dict.fromkeys(mark for marks in several for mark in marks))
+
+
+def _is_erased(found: Mapping[Owner, OwnerRow], marks: Sequence[Owner], created_at: int) -> bool:
+    """Whether one of the marks was erased after something had been stored."""
+    rows = (found.get(mark) for mark in marks)
+    return any(row is not None and row.erased_at is not None and micros(row.erased_at) >= created_at for row in rows)
 
 
 def _covering(owner: Owner) -> list[Owner]:

@@ -71,6 +71,10 @@ class OwnerKeys:
         """Return the owners' rows, made if needed; erasures of them wait until the transaction ends."""
         return self._ensure(owners, "[[FOR KEY SHARE]]")
 
+    def hold(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Like `share`, and what an erasure has blanked stays so: for owners that are only asked about."""
+        return self._ensure(owners, "[[FOR KEY SHARE]]", restore=False)
+
     def lock(self, owner: Owner) -> OwnerRow:
         """Return the owner's row and hold it against other writers until the transaction ends."""
         return self._ensure([owner], LOCK)[owner]
@@ -79,6 +83,14 @@ class OwnerKeys:
         """Return the owner's number like `ensure`, looked up once per transaction."""
         known = self._ids.get(owner)
         return self.ensure(owner).id if known is None else known
+
+    def ensure_ids(self, owners: Iterable[Owner]) -> Mapping[Owner, int]:
+        """Return the owners' numbers like `ensure_id`, in as many statements for many as for one."""
+        wanted = list(dict.fromkeys(owners))
+        missing = [owner for owner in wanted if owner not in self._ids]
+        if missing:
+            self._ensure(missing, "")
+        return {owner: self._ids[owner] for owner in wanted}
 
     def pairs(self, pairs: AgentPairs | PrincipalPairs) -> Sequence[OwnerRow]:
         """Return the private pairs that exist."""
@@ -115,8 +127,8 @@ class OwnerKeys:
         if ids:
             self._link.run("UPDATE @owners SET revision = revision + 1 WHERE id IN [:ids]", {"ids": ids})
 
-    def _ensure(self, owners: Sequence[Owner], lock: str) -> Mapping[Owner, OwnerRow]:
-        found = self._rows(owners, lock, restore=True)
+    def _ensure(self, owners: Sequence[Owner], lock: str, *, restore: bool = True) -> Mapping[Owner, OwnerRow]:
+        found = self._rows(owners, lock, restore=restore)
         missing = sorted(set(owners) - set(found))
         if missing:
             self._link.run_many(
@@ -124,8 +136,9 @@ class OwnerKeys:
                 " VALUES (:key, :scope, :agent, :principal, :session, :workspace) ON CONFLICT (key) DO NOTHING",
                 [{"key": self.key(owner), **_columns(owner)} for owner in missing],
             )
-            found = self._rows(owners, lock, restore=True)
-        self._ids.update({owner: row.id for owner, row in found.items()})
+            found = self._rows(owners, lock, restore=restore)
+        if restore:
+            self._ids.update({owner: row.id for owner, row in found.items()})
         return found
 
     def _rows(self, owners: Sequence[Owner], lock: str, *, restore: bool = False) -> Mapping[Owner, OwnerRow]:

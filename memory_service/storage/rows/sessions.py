@@ -83,6 +83,18 @@ class SessionRows:
         found = self._link.row(f"{_SELECT} WHERE s.id = :id {_LOCK_SESSION}", {"id": session_id})
         return None if found is None else _readable_session(found)
 
+    def lock_many(self, owners: Collection[Owner]) -> Mapping[Owner, SessionRow]:
+        """Return the sessions of these owners by owner, held until the transaction ends."""
+        if not owners:
+            return {}
+        by_key = {self._owners.key(owner): owner for owner in owners}
+        found = self._link.rows(
+            f"SELECT {_COLUMNS}, o.key FROM @sessions AS s JOIN @owners AS o ON o.id = s.owner_id"
+            f" WHERE o.key IN [:keys] ORDER BY s.id {_LOCK_SESSION}",
+            {"keys": sorted(by_key)},
+        )
+        return {by_key[row[12]]: _session_row(row, by_key[row[12]]) for row in found}
+
     def list(
         self, homes: Sequence[OwnerRow], *, limit: int, before: tuple[datetime, int] | None
     ) -> Sequence[SessionRow]:
