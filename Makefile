@@ -12,6 +12,8 @@ export ANONYMIZED_TELEMETRY := False
 export HF_HUB_OFFLINE := 1
 unexport REQUESTS_CA_BUNDLE
 unexport CURL_CA_BUNDLE
+# Hundreds of processes are started: what one of them compiles, the next one reads.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(RUN)/python -m pytest
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from snowballstemmer.english_stemmer import EnglishStemmer  # type: ignore[import-untyped]
+import Stemmer  # type: ignore[import-not-found]
 
 from memory_service.contract.turns import Role
 
@@ -130,7 +130,7 @@ def _stem(word: str) -> str:
     if ordinal:
         return ordinal.group(1)
     # A stemmer holds the word it works on, so each call has its own: calls come from several threads.
-    stem: str = EnglishStemmer().stemWord(word)
+    stem: str = Stemmer.Stemmer("english", 0).stemWord(word)
     return stem
 
 

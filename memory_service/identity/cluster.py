@@ -12,12 +12,13 @@ from typing import Self
 import httpx
 
 from memory_service.contract.bindings import Binding, BindingPolicy
-from memory_service.contract.config import Revocation, ServiceAccountRef, UserIssuer
+from memory_service.contract.config import Revocation
 from memory_service.contract.health import Reason
 from memory_service.domain.callers import Caller, CallerKind
 from memory_service.errors import Forbidden, Misconfigured, Unauthenticated, Unavailable
 from memory_service.identity.authenticator import AGENTS, Headers, IdentityState, Monotonic, Now
 from memory_service.identity.bindings import BindingsWatch
+from memory_service.identity.cluster_settings import ClusterSettings
 from memory_service.identity.credentials import read_credentials
 from memory_service.identity.keys import Fetch, KeySet, file_keys, url_keys
 from memory_service.identity.kube_api import KubeApi
@@ -30,29 +31,6 @@ _POLICY_FIELDS = frozenset(BindingPolicy.model_fields)
 
 FIRST_BINDINGS_SECONDS = 3.0
 """How long a start waits for the bindings; later they come while the service is not ready."""
-
-
-@dataclass(frozen=True)
-class ClusterSettings:
-    """All that the mode needs, found or configured. `jwks` is a URL or a file; None asks the API server."""
-
-    issuer: str
-    audience: str
-    admin_audience: str | None
-    operator_audience: str
-    operator: ServiceAccountRef | None
-    admins: tuple[ServiceAccountRef, ...]
-    user_issuers: tuple[UserIssuer, ...]
-    revocation: Revocation
-    jwks: str | None
-    kube_api: str | None
-    kube_ca_file: str | None
-    kube_token_file: str | None
-    bindings_namespace: str | None
-    bindings_prefix: str | None
-    bindings_directory: str | None
-    timeout_seconds: float = 3.0
-    watch_seconds: float = 30.0
 
 
 @dataclass(frozen=True)

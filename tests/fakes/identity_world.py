@@ -15,7 +15,8 @@ import pytest
 
 from memory_service.contract.config import Revocation, ServiceAccountRef, UserIssuer
 from memory_service.domain.callers import Caller, CallerKind
-from memory_service.identity.cluster import ClusterAuthenticator, ClusterSettings
+from memory_service.identity.cluster import ClusterAuthenticator
+from memory_service.identity.cluster_settings import ClusterSettings
 from tests.fakes.kube_api import ISSUER, FakeKubeApi, SigningKey, make_key
 
 AUDIENCE = "memplane:shop/store"

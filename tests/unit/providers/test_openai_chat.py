@@ -14,8 +14,9 @@ from memory_service.contract.config import ChatConfig
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelUnavailable
 from memory_service.ports.models import Message
-from memory_service.providers import OpenAIChat, open_chat
+from memory_service.providers import open_chat
 from memory_service.providers.endpoint import base_url
+from memory_service.providers.openai_compatible import OpenAIChat
 from tests.fakes.model_server import CHAT, MODELS, Body, Gate, HalfClosed, HungUp, ModelServer, Status, Text, Truncated
 from tests.unit.providers.conftest import NoSleep, StillClock
 

@@ -11,7 +11,8 @@ import pytest
 from memory_service.contract.config import EmbeddingConfig
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelUnavailable
-from memory_service.providers import BuiltinEmbedder, OfflineTokenCounter, OpenAIEmbedder, open_embedder
+from memory_service.providers import BuiltinEmbedder, OfflineTokenCounter, open_embedder
+from memory_service.providers.openai_compatible import OpenAIEmbedder
 from tests.fakes.model_server import (
     EMBEDDINGS,
     Body,
