@@ -1,6 +1,6 @@
 """Promises 2 and 4, and no lost turn: whatever 50 identities do in whatever order, every answer is the plain lists'.
 
-`STEPS` is how many steps are taken over both backends together, `SEED` which. As many as by default take two to three
+`STEPS` is how many steps are taken over both backends together, `SEED` which. As many as by default take three to four
 minutes on two cores; `make soak` takes a million.
 """
 
@@ -23,7 +23,7 @@ from tests.fakes.stores import MovableClock
 from tests.faults import random_walk
 from tests.faults.random_walk import HashEmbedder, Opener, Store
 
-STEPS = int(os.environ.get("STEPS", "12000"))
+STEPS = int(os.environ.get("STEPS", "20000"))
 SEED = int(os.environ.get("SEED", "1"))
 
 
