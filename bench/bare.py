@@ -1,10 +1,11 @@
 """The least that a route can be which stores a turn durably: FastAPI, one table, one COMMIT.
 
-    python -m bench.bare sqlite FILE | postgres DSN
+    python -m bench.bare sqlite FILE [EMBEDDING_PORT] | postgres DSN
 
 The same server with the same settings as the service's, the same request and the same durability: SQLite's WAL with
 `synchronous = FULL`, or Postgres' default. The route does nothing else: it checks no caller, counts no token, keeps no
-window, finds nothing again and schedules nothing.
+window, finds nothing again and schedules nothing. With the port of an embedding endpoint it has a route of recalls too:
+that has the question embedded, reads the ten newest turns and answers them, and searches nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import sys
 import threading
 from typing import Any, Literal
 
+import httpx
 import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from bench.embedding import MINILM
 from memory_service.process import loops
 
 _TABLE = "CREATE TABLE IF NOT EXISTS turns (id {serial}, session TEXT, role TEXT, content TEXT)"
@@ -47,8 +50,31 @@ class Written(BaseModel):
     seqs: list[int]
 
 
-def sqlite_app(file: str) -> FastAPI:
-    """Return the route over SQLite."""
+class Recall(BaseModel):
+    """A question."""
+
+    query: str
+    top_k: int
+    include: list[str]
+
+
+class Item(BaseModel):
+    """What is answered of a turn."""
+
+    id: int
+    role: str
+    text: str
+    score: float
+
+
+class Recalled(BaseModel):
+    """The answer."""
+
+    items: list[Item]
+
+
+def sqlite_app(file: str, embedding_port: int | None) -> FastAPI:
+    """Return the routes over SQLite."""
     connection = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
         connection.execute(f"PRAGMA {pragma}")
@@ -70,6 +96,19 @@ def sqlite_app(file: str) -> FastAPI:
             ]
             connection.execute("COMMIT")
         return Written(session_id=body.session_id, seqs=seqs)
+
+    if embedding_port is not None:
+        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{embedding_port}", trust_env=False)
+
+        @app.post("/v1/recall")
+        async def recall(body: Recall) -> Recalled:
+            answer = await client.post("/v1/embeddings", json={"model": MINILM, "input": [body.query]})
+            first = float(answer.json()["data"][0]["embedding"][0])
+            with lock:
+                rows = connection.execute(
+                    "SELECT id, role, content FROM turns ORDER BY id DESC LIMIT ?", (body.top_k,)
+                ).fetchall()
+            return Recalled(items=[Item(id=row[0], role=row[1], text=row[2], score=first) for row in rows])
 
     return app
 
@@ -111,5 +150,9 @@ async def _serve(app: FastAPI) -> None:
     await uvicorn.Server(settings).serve(sockets=[listener])
 
 
+def _app(kind: str, where: str, port: str = "") -> FastAPI:
+    return sqlite_app(where, int(port) if port else None) if kind == "sqlite" else postgres_app(where)
+
+
 if __name__ == "__main__":
-    loops.run(_serve(sqlite_app(sys.argv[2]) if sys.argv[1] == "sqlite" else postgres_app(sys.argv[2])))
+    loops.run(_serve(_app(*sys.argv[1:])))

@@ -22,7 +22,7 @@ from bench.stores import config, postgres, storage
 CLIENTS = 8
 WRITES = 10.0
 RECALLS = 5.0
-OURS, KAOS = "memplane", "kaos-memory"
+OURS, KAOS, BARE = "memplane", "kaos-memory", "a bare route"
 Json = dict[str, Any]
 
 
@@ -170,6 +170,11 @@ def run(*, quick: bool) -> Section:
             name = OURS if backend == "local" else f"{OURS}, Postgres"
             writes[name] = _over_http(ours[backend], "/v1/write", _writes(1, _our_write, "w"), seconds)
             recalls[name] = _over_http(ours[backend], "/v1/recall", _recalls(asked, _our_recall), seconds)
+        bare = stack.enter_context(
+            started([sys.executable, "-m", "bench.bare", "sqlite", str(folder / "bare.sqlite3"), str(endpoint)])
+        )
+        writes[BARE] = _over_http(bare, "/v1/write", _writes(1, _our_write, "w"), seconds)
+        recalls[BARE] = _over_http(bare, "/v1/recall", _recalls(asked, _our_recall), seconds)
         large = stack.enter_context(peers.kaos(folder / "kaos-4096", endpoint, token_budget=4096))
         small = stack.enter_context(peers.kaos(folder / "kaos-64", endpoint, token_budget=64))
         writes[KAOS] = _over_http(large, "/v1/write", _writes(1, _kaos_write, "w"), seconds)
@@ -192,6 +197,7 @@ def run(*, quick: bool) -> Section:
         # What is recalled from is there first, and nothing else; writes come last.
         for server in ours.values():
             _loaded(server, texts, _our_write, lambda server=server: settle(server))
+        _loaded(bare, texts, _our_write, lambda: None)
         _loaded(small, texts, _kaos_write, lambda: _kaos_settles(small, stored))
         for _ in range(rounds):
             for arm in recalls.values():
@@ -204,6 +210,8 @@ def run(*, quick: bool) -> Section:
                 elif name.startswith(f"{KAOS}, window"):
                     _kaos_settles(small, 1)
     faster = max((name for name in writes if name.startswith(KAOS)), key=lambda name: writes[name].seen.median)
+    bare_writes = ratio(writes[BARE].seen, writes[faster].seen).median
+    bare_recalls = ratio(recalls[BARE].seen, recalls[KAOS].seen).median
     write_ratio = ratio(writes[OURS].seen, writes[faster].seen)
     recall_ratio = ratio(recalls[OURS].seen, recalls[KAOS].seen)
     columns = ("system", "a second, least", "a second, median", "p50 ms", "p95 ms", "CPU ms each")
@@ -215,7 +223,11 @@ def run(*, quick: bool) -> Section:
         "the same endpoint. The target takes the faster of the peer's two settings for writes. Memplane "
         "stores a turn with "
         "`synchronous = FULL`, searchable by words at once and by meaning soon; with a window of 4,096 tokens "
-        "kaos-memory keeps a turn in its window only. What else was run does less per call: see the settings.",
+        "kaos-memory keeps a turn in its window only. What else was run does less per call: see the settings. The "
+        "bare route (`bench/bare.py`) is the most that this setup can show, clients and endpoint on the same cores "
+        "included: FastAPI under the same server that stores a turn with one COMMIT, or has the question embedded and "
+        f"answers ten turns that it did not search for. It makes {bare_writes:.1f}× the writes and "
+        f"{bare_recalls:.1f}× the recalls of {KAOS}.",
         [
             Target.at_least(f"writes a second, of those of {KAOS} 0.8.4", WRITES, write_ratio.median, unit="×"),
             Target.at_least(f"recalls a second, of those of {KAOS} 0.8.4", RECALLS, recall_ratio.median, unit="×"),
