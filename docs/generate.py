@@ -70,8 +70,6 @@ SETTING_MEANINGS = {
     "longTerm.scoreFloor": "Least score of a match; unset: 0.2, calibrated for the built-in embedder.",
     "retention.turnsSeconds": "Age from which turns are deleted.",
     "retention.factsSeconds": "Age, since the last change, from which facts are deleted; pinned ones stay.",
-    "retention.snapshotsSeconds": "Not used yet: nothing is snapshotted.",
-    "defaultFailureMode": "Not used yet: a binding that names none is soft.",
     "identity.auth": "`none`, `static` or `cluster`.",
     "identity.tokensFile": "static: the file of tokens; read again when it changes.",
     "identity.issuer": "cluster: the tokens' issuer.",

@@ -12,7 +12,6 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from memory_service.contract.base import FileModel
-from memory_service.contract.scopes import FailureMode
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -145,7 +144,6 @@ class RetentionConfig(FileModel):
 
     turns_seconds: Annotated[float, Field(gt=0)] | None = None
     facts_seconds: Annotated[float, Field(gt=0)] | None = None
-    snapshots_seconds: Annotated[float, Field(gt=0)] | None = None
 
 
 class AuthMode(StrEnum):
@@ -269,7 +267,6 @@ class ServiceConfig(FileModel):
     medium_term: MediumTermConfig = MediumTermConfig()
     long_term: LongTermConfig = LongTermConfig()
     retention: RetentionConfig = RetentionConfig()
-    default_failure_mode: FailureMode = FailureMode.SOFT
     identity: IdentityConfig = IdentityConfig()
     bindings: BindingsConfig = BindingsConfig()
     server: ServerConfig = ServerConfig()

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from pydantic import BaseModel
+
+import memory_service.contract.config
+from memory_operator.crd import agent_memory, memory_store, model_api
 
 HEAVY = ("fastapi", "starlette", "uvicorn", "sqlalchemy", "psycopg", "chromadb", "mem0", "kopf", "kubernetes", "numpy")
+
+
+def fields_of(module: ModuleType) -> set[str]:
+    """The fields of every model that a module defines."""
+    models = [
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, BaseModel) and one.__module__ == module.__name__
+    ]
+    return {name for model in models for name in model.model_fields}
 
 
 def _tracked(repository: Path) -> list[Path]:
@@ -93,3 +109,26 @@ def test_tests_never_skip_expect_failure_or_sleep(repository: Path) -> None:
             if pattern.search(line):
                 found.append(f"{path.relative_to(repository)}:{number}: {line.strip()}")
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "fields"),
+    [
+        ("memory_service", fields_of(memory_service.contract.config)),
+        (
+            "operator/memory_operator",
+            fields_of(agent_memory) | fields_of(memory_store) | fields_of(model_api),
+        ),
+    ],
+    ids=["configuration", "custom resources"],
+)
+def test_every_setting_is_read_by_something(folder: str, fields: set[str], repository: Path) -> None:
+    """What a person can set and nothing looks at is a promise that is not kept."""
+    read = {
+        node.attr
+        for path in (repository / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
+    assert len(fields) > 20
+    assert fields - read == set()

@@ -163,7 +163,6 @@ class Retention(FileModel):
 
     turns: Duration | None = None
     facts: Duration | None = None
-    snapshots: Duration | None = None
 
 
 class AllowedNamespaces(FileModel):

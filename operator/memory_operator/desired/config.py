@@ -165,9 +165,7 @@ def service_config(store: MemoryStore, models: Mapping[str, ModelApi], settings:
         retention=RetentionConfig(
             turns_seconds=_seconds(spec.retention.turns),
             facts_seconds=_seconds(spec.retention.facts),
-            snapshots_seconds=_seconds(spec.retention.snapshots),
         ),
-        default_failure_mode=spec.default_failure_mode,
         identity=_identity(store, settings),
         bindings=BindingsConfig(
             directory=BINDINGS_DIRECTORY,

@@ -194,14 +194,15 @@ async def test_a_store_that_turns_tls_on_changes_the_folder_and_not_the_pods(wor
     assert template(world) == before
 
 
-async def test_another_default_failure_mode_of_the_store_does_not_restart_the_agent(world: World) -> None:
+async def test_another_default_failure_mode_of_the_store_restarts_neither_agent_nor_store(world: World) -> None:
     await running(world)
-    before = template(world)
+    before, store_before = template(world), template(world, "notes-memory")
     world.store(defaultFailureMode="strict")
     await world.settle()
     binding = json.loads(world.get(kinds.CONFIG_MAP, "helper-memory")["data"]["binding.json"])
     assert binding["failureMode"] == "strict"
     assert template(world) == before
+    assert template(world, "notes-memory") == store_before
 
 
 async def test_an_invalid_spec_names_the_field_and_never_its_value(world: World) -> None:
