@@ -23,13 +23,21 @@ from memory_service.observability.metrics import METRICS, PREFIX
 Manifest = dict[str, Any]
 Template = Callable[..., list[Manifest]]
 CHART = render.CHART
-CLUSTER_KINDS = {"CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Namespace"}
+CLUSTER_KINDS = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+    "Namespace",
+}
 EVERYTHING = (
     "metrics.rules.enabled=true",
     "metrics.dashboard.enabled=true",
     "metrics.serviceMonitor.enabled=true",
     "metrics.namespaces={monitoring}",
     "stores.serviceMonitors=true",
+    "injection.enabled=true",
     "development.postgres.enabled=true",
     "development.postgres.password=a-word",
     "development.postgres.storage.size=1Gi",
@@ -229,6 +237,16 @@ def test_the_crds_stay_when_the_release_goes_unless_told_otherwise(template: Tem
     assert kept() == [True, True, True]
     assert kept("crds.keep=false") == [False, False, False]
     assert kept("crds.enabled=false") == []
+
+
+def test_pods_are_given_their_binding_by_the_api_server_only_where_asked_for(template: Template) -> None:
+    assert of_kind(template(), "MutatingAdmissionPolicy") == []
+    everywhere = only(template("injection.enabled=true"), "MutatingAdmissionPolicy")["spec"]
+    some = only(template("injection.enabled=true", "watchNamespaces={a,b}"), "MutatingAdmissionPolicy")["spec"]
+    assert everywhere["failurePolicy"] == "Ignore", "memory never keeps a pod from starting"
+    assert "namespaceSelector" not in everywhere["matchConstraints"]
+    (watched,) = some["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    assert (watched["operator"], watched["values"]) == ("In", ["a", "b"])
 
 
 def test_the_manifests_name_nothing_of_helm(repository: Path) -> None:
