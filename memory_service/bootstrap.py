@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 OPEN_AGAIN_SECONDS = 2.0
 """How soon a service that could not open its storage tries again."""
+_OPENING = "the storage is being opened"
 LATE_SECONDS = 300.0
 """Age of the oldest due job from which jobs are reported as late."""
 COUNTERS_KEPT = timedelta(seconds=5)
@@ -61,7 +62,7 @@ class Runtime:
             else None
         )
         self._services: Services | None = None
-        self._waiting = PartHealth(ok=False, reason=Reason.STARTING, message="starting", since=self.clock.now())
+        self._waiting = PartHealth(ok=False, reason=Reason.STARTING, message=_OPENING, since=self.clock.now())
         self._opening: asyncio.Task[None] | None = None
         self._storage_to_be: Storage | None = None
         self._wakers: list[Callable[[], None]] = []
@@ -173,7 +174,7 @@ class Runtime:
         if storage.reason is Reason.WAITING_FOR_LOCK:
             self._wait_for(storage.reason, storage.message)
         elif self._waiting.reason is Reason.WAITING_FOR_LOCK:
-            self._wait_for(Reason.STARTING, "opening the storage")
+            self._wait_for(Reason.STARTING, _OPENING)
 
     async def counters(self) -> Counters:
         """Return facts and jobs, counted at most every few seconds; zeros while the storage is away."""
@@ -257,7 +258,7 @@ class Runtime:
                 reason=Reason.SECRET_MISSING.value,
             )
         if self._waiting.reason is Reason.SECRET_MISSING:
-            self._wait_for(Reason.STARTING, "opening the storage")
+            self._wait_for(Reason.STARTING, _OPENING)
         storage: Storage = open_storage(
             storage_config,
             embedding_model=self._embedder.model,

@@ -6,7 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+from memory_service.contract.health import Reason as HealthReason
+
+STARTING: Final = frozenset({HealthReason.STARTING, HealthReason.MIGRATING})
+"""Reasons of what is not ready yet and has nothing wrong with it."""
 
 _MESSAGE_LIMIT = 1024
 """Characters of a message that are kept; the schema allows 32,768, and a person reads one sentence."""

@@ -93,7 +93,7 @@ def _models(context: Context, store: MemoryStore) -> tuple[dict[str, ModelApi], 
     for name in store.model_apis:
         body = context.cache.body(kinds.MODEL_API, ObjectKey(store.id.namespace, name))
         if body is None:
-            states.append(ModelState(name, False, False, "does not exist in this namespace"))
+            states.append(ModelState(name, False, False, "It does not exist in this namespace."))
             continue
         try:
             found[name] = model_api.parse(body)
@@ -101,8 +101,8 @@ def _models(context: Context, store: MemoryStore) -> tuple[dict[str, ModelApi], 
             states.append(ModelState(name, True, False, str(error)))
             continue
         ready = conditions.by_type(body.get("status") or {}).get(ConditionType.READY, {})
-        message = ready.get("message") or "has not been probed yet"
-        states.append(ModelState(name, True, ready.get("status") == "True", message))
+        is_ready = {"True": True, "False": False}.get(ready.get("status", "Unknown"))
+        states.append(ModelState(name, True, is_ready, ready.get("message") or "It has not been probed yet."))
     return found, tuple(states)
 
 

@@ -11,24 +11,16 @@ from typing import Any
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.cache import ReconcileKey
-from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey
-from memory_operator.crd.conditions import ConditionType, Reason
+from memory_operator.crd.conditions import Reason
 from memory_operator.desired.metadata import Manifest
 from memory_operator.desired.plan import ChildKey, plan
 from memory_operator.errors import MemoryOperatorError, Refused
 from memory_operator.reconcile.context import Context
+from memory_operator.status.announcements import Announcement, announcements
 from memory_operator.status.snapshot import ApplyProblem
 
 logger = logging.getLogger(__name__)
-
-_ANNOUNCED = {
-    (names.MEMORY_STORE, ConditionType.READY),
-    (names.MEMORY_STORE, ConditionType.PAUSED),
-    (names.MEMORY_STORE, ConditionType.STALLED),
-    (names.AGENT_MEMORY, ConditionType.ACCEPTED),
-}
-"""Conditions whose change is worth an Event; an outage must not write one for each of a thousand agents."""
 
 
 def _is_ours(owner: Identity, live: Mapping[str, Any]) -> bool:
@@ -132,23 +124,12 @@ async def write_status(context: Context, who: Identity, previous: Mapping[str, A
     context.metrics.writes.labels(who.kind, "status").inc()
     changed = context.cache.put(kind, live)
     context.enqueue(changed - {ReconcileKey(who.kind, who.key)})
-    await _announce(context, who, previous, status)
+    for announcement in announcements(who.kind, previous, status):
+        await _post_event(context, who, announcement)
 
 
-async def _announce(context: Context, who: Identity, previous: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-    before = conditions.by_type(previous)
-    for kind, item in conditions.by_type(status).items():
-        old = before.get(kind)
-        is_quiet = (who.kind, ConditionType(kind)) not in _ANNOUNCED or item["status"] == "Unknown"
-        if is_quiet or (old is not None and (old["status"], old["reason"]) == (item["status"], item["reason"])):
-            continue
-        is_good = item["status"] == "True" and kind in (ConditionType.READY, ConditionType.ACCEPTED)
-        if is_good and kind == ConditionType.ACCEPTED and old is None:
-            continue
-        await _post_event(context, who, item, "Normal" if is_good or kind == ConditionType.PAUSED else "Warning")
-
-
-async def _post_event(context: Context, who: Identity, condition: Mapping[str, Any], severity: str) -> None:
+async def _post_event(context: Context, who: Identity, announcement: Announcement) -> None:
+    condition = announcement.condition
     basis = "/".join((who.uid, condition["type"], condition["reason"], condition["lastTransitionTime"]))
     name = f"{who.name}.{hashlib.sha256(basis.encode()).hexdigest()[:16]}"
     event: JsonObject = {
@@ -159,9 +140,9 @@ async def _post_event(context: Context, who: Identity, condition: Mapping[str, A
         "reportingController": f"{names.GROUP}/operator",
         "reportingInstance": context.settings.pod_name,
         "action": "Reconcile",
-        "reason": condition["reason"],
-        "note": condition["message"] or condition["reason"],
-        "type": severity,
+        "reason": announcement.reason,
+        "note": announcement.note,
+        "type": announcement.severity,
         "regarding": {
             "apiVersion": names.API_VERSION,
             "kind": who.kind,

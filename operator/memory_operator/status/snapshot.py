@@ -85,7 +85,8 @@ class ModelState:
 
     name: str
     is_found: bool
-    is_ready: bool
+    is_ready: bool | None
+    """None: it has not been probed yet."""
     message: str = ""
 
 

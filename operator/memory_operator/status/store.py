@@ -21,7 +21,10 @@ from memory_operator.status.snapshot import HealthState, StoreSnapshot
 from memory_service.contract.health import HealthReport, Part, PartHealth
 from memory_service.contract.health import Reason as HealthReason
 
-_STARTING: Final = frozenset({HealthReason.STARTING, HealthReason.MIGRATING})
+_BEFORE_A_START: Final = frozenset(
+    {Reason.RECONCILING, Reason.WAITING_FOR_MODEL_API, Reason.SCALED_TO_ZERO, *conditions.STARTING}
+)
+"""Why a store whose pods have not served since somebody asked for them was not ready."""
 _BLOCKING_PARTS: Final = (Part.SECRETS, Part.SCHEMA, Part.STORAGE, Part.EMBEDDING, Part.BINDINGS)
 """Parts that can keep a pod from being ready, the cause before its effects."""
 
@@ -34,6 +37,14 @@ def _failing(reports: Iterable[HealthReport], parts: Sequence[Part]) -> PartHeal
             if health is not None and not health.ok and health.reason is not HealthReason.NOT_CONFIGURED:
                 return health
     return None
+
+
+def _sentence(health: PartHealth) -> str:
+    """Return a report's words as a condition has them."""
+    words = health.message.rstrip(".")
+    first, _, rest = words.partition(" ")
+    # A name of a field or a file stays as it is written.
+    return f"{first.capitalize()} {rest}." if first.islower() and first.isalpha() and rest else f"{words}."
 
 
 def _kept(previous: Mapping[str, Any], kind: ConditionType) -> Condition | None:
@@ -56,8 +67,8 @@ def _from_parts(
     if health is None or not health.considered:
         return _unknown(previous, kind)
     if failing := _failing(health.considered, parts):
-        status = None if failing.reason in _STARTING else False
-        return Condition(kind, status, failing.reason, failing.message)
+        status = None if failing.reason in conditions.STARTING else False
+        return Condition(kind, status, failing.reason, _sentence(failing))
     return Condition(kind, True, Reason.OK, message)
 
 
@@ -88,7 +99,8 @@ def _models(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnap
         if not model.is_found:
             return Condition(kind, False, Reason.MODEL_API_NOT_FOUND, f"ModelAPI {model.name!r}: {model.message}")
         if not model.is_ready:
-            return Condition(kind, False, Reason.MODEL_API_NOT_READY, f"ModelAPI {model.name!r}: {model.message}")
+            message = f"ModelAPI {model.name!r}: {model.message}"
+            return Condition(kind, model.is_ready, Reason.MODEL_API_NOT_READY, message)
     if not store.model_apis:
         return Condition(kind, True, Reason.NOT_CONFIGURED, "No model is configured: episodes only, built-in embedder.")
     return _from_parts(previous, snapshot.health, kind, (Part.MODELS,), "The models answer.")
@@ -122,15 +134,22 @@ def _progressing(snapshot: StoreSnapshot) -> Condition:
     return Condition(kind, False, Reason.ROLLOUT_COMPLETE, "All pods are of the newest template.")
 
 
-def _unready_pods(snapshot: StoreSnapshot, wanted: int) -> Condition:
+def _is_start(previous: Mapping[str, Any]) -> bool:
+    ready = conditions.by_type(previous).get(ConditionType.READY)
+    return ready is None or ready["reason"] in _BEFORE_A_START
+
+
+def _unready_pods(previous: Mapping[str, Any], snapshot: StoreSnapshot, wanted: int) -> Condition:
     kind = ConditionType.READY
     health = snapshot.health
     if health is not None and (failing := _failing(health.reports, _BLOCKING_PARTS)):
-        return Condition(kind, False, failing.reason, failing.message)
+        return Condition(kind, False, failing.reason, _sentence(failing))
     state = snapshot.deployment
     if state is not None and state.has_missed_deadline:
         return Condition(kind, False, Reason.PROGRESS_DEADLINE_EXCEEDED, state.said(state.message))
     message = f"0 of {wanted} pods are ready."
+    if _is_start(previous) and not (state and state.trouble):
+        return Condition(kind, False, HealthReason.STARTING, message)
     return Condition(kind, False, Reason.WORKLOAD_UNAVAILABLE, state.said(message) if state else message)
 
 
@@ -148,14 +167,14 @@ def _ready(
         if snapshot.waits_for_models:
             blocked = next(model for model in snapshot.models if not (model.is_found and model.is_ready))
             message = f"Waits for ModelAPI {blocked.name!r}: {blocked.message}"
-            return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, message)
+            return Condition(kind, blocked.is_ready, Reason.WAITING_FOR_MODEL_API, message)
         for problem in snapshot.problems:
             return Condition(kind, False, problem.reason, problem.message)
         return Condition(kind, None, Reason.RECONCILING, "The store's objects are being made.")
     if state.ready == 0:
         if state.observed_generation == 0:
             return Condition(kind, None, Reason.RECONCILING, "The Deployment has not been looked at yet.")
-        return _unready_pods(snapshot, state.wanted)
+        return _unready_pods(previous, snapshot, state.wanted)
     health = snapshot.health
     if health is None or (not health.reports and health.unreachable_since is None):
         message = "Waits for the first health report."
@@ -167,7 +186,7 @@ def _ready(
         why = health.failures[0] if health.failures else "no address"
         return Condition(kind, None, Reason.HEALTH_UNREACHABLE, f"Ready pods do not give a health report: {why}.")
     if not any(report.ready for report in health.reports):
-        return _unready_pods(snapshot, state.wanted)
+        return _unready_pods(previous, snapshot, state.wanted)
     return Condition(kind, True, Reason.AVAILABLE, f"{state.ready} of {state.wanted} pods are ready.")
 
 

@@ -11,6 +11,7 @@ import pytest
 from memory_operator.crd import agent_memory, conditions, memory_store, model_api
 from memory_operator.crd.conditions import Condition, ConditionType, Reason
 from memory_operator.status.agent import agent_status
+from memory_operator.status.announcements import announcements
 from memory_operator.status.model_api import model_api_status
 from memory_operator.status.snapshot import (
     AgentSnapshot,
@@ -72,11 +73,11 @@ STORE_TABLE: dict[str, tuple[StoreSnapshot, dict[str, Any], str, str, str]] = {
         "Reconciling",
         "InProgress",
     ),
-    "no pod is ready": (
+    "no pod is ready yet": (
         replace(GOOD, deployment=STOPPED, health=None),
         {},
         "False",
-        "WorkloadUnavailable",
+        "Starting",
         "InProgress",
     ),
     "the image cannot be pulled": (
@@ -241,3 +242,70 @@ def test_a_model_endpoint_follows_its_probe() -> None:
     assert model_ready({}, ProbeResult(Reason.REACHABLE, "")) == ("True", "Reachable")
     assert model_ready({}, ProbeResult(Reason.UNREACHABLE, "")) == ("False", "Unreachable")
     assert model_ready({"probe": "none"}, None) == ("True", "ProbeDisabled")
+
+
+def told(kind: str, before: dict[str, Any], after: dict[str, Any]) -> list[tuple[str, str, str]]:
+    def status(found: dict[str, Any]) -> dict[str, Any]:
+        return {"conditions": list(found.values())}
+
+    return [(item.severity, item.reason, item.note) for item in announcements(kind, status(before), status(after))]
+
+
+STARTING_POD = replace(GOOD, deployment=STOPPED, health=saying({Part.STORAGE: Code.STARTING}, ready=False))
+UNSCHEDULED = replace(STOPPED, trouble="Pod 'x': Unschedulable: no node fits.")
+
+
+def test_a_store_that_merely_starts_is_announced_when_it_serves() -> None:
+    found: dict[str, Any] = {}
+    for snapshot in (StoreSnapshot("http://x"), replace(GOOD, deployment=STOPPED, health=None), STARTING_POD):
+        before, found = found, store_conditions(snapshot, {"conditions": list(found.values())})
+        assert told("MemoryStore", before, found) == []
+    assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("False", "Starting")
+    served = store_conditions(GOOD, {"conditions": list(found.values())})
+    assert told("MemoryStore", found, served) == [("Normal", "Available", "1 of 1 pods are ready.")]
+
+
+def test_a_start_that_something_keeps_from_ending_is_a_warning_with_the_cause() -> None:
+    first = store_conditions(replace(GOOD, deployment=STOPPED, health=None))
+    stuck = store_conditions(replace(GOOD, deployment=UNSCHEDULED, health=None), {"conditions": list(first.values())})
+    cause = "0 of 1 pods are ready. Pod 'x': Unschedulable: no node fits."
+    assert told("MemoryStore", first, stuck) == [("Warning", "WorkloadUnavailable", cause)]
+
+
+def test_pods_that_served_and_are_gone_are_a_warning_and_one_that_starts_again_is_none() -> None:
+    served = store_conditions(GOOD)
+    gone = store_conditions(replace(GOOD, deployment=STOPPED, health=None), {"conditions": list(served.values())})
+    assert told("MemoryStore", served, gone) == [("Warning", "WorkloadUnavailable", "0 of 1 pods are ready.")]
+    again = store_conditions(STARTING_POD, {"conditions": list(served.values())})
+    assert [item[:2] for item in told("MemoryStore", served, again)] == [("Normal", "Starting")]
+
+
+def test_what_two_conditions_say_is_one_event() -> None:
+    conflict = (ApplyProblem("Service", "x", Reason.NAME_CONFLICT, "Service 'x' exists."),)
+    found = store_conditions(replace(GOOD, problems=conflict))
+    assert {found["Ready"]["reason"], found["Stalled"]["reason"]} == {"NameConflict"}
+    assert told("MemoryStore", {}, found) == [("Warning", "NameConflict", "Service 'x' exists.")]
+
+
+def test_what_somebody_asked_for_is_no_warning() -> None:
+    stopped = replace(GOOD, deployment=replace(STOPPED, wanted=0, updated=0, replicas=0))
+    found = store_conditions(stopped, replicas=0)
+    assert told("MemoryStore", store_conditions(GOOD), found) == [
+        ("Normal", "ScaledToZero", "The store is scaled to zero.")
+    ]
+
+
+def test_a_model_endpoint_that_was_not_probed_yet_is_waited_for_in_silence() -> None:
+    unprobed = (ModelState("gpt", True, None, "It has not been probed yet."),)
+    found = store_conditions(StoreSnapshot("http://x", models=unprobed, waits_for_models=True), **CHAT)
+    assert (found["Ready"]["status"], found["Ready"]["reason"]) == ("Unknown", "WaitingForModelAPI")
+    assert found["ModelsReady"]["status"] == "Unknown"
+    assert told("MemoryStore", {}, found) == []
+
+
+def test_what_a_report_says_becomes_a_sentence() -> None:
+    parts = report(ready=False, failing={Part.SECRETS: Code.SECRET_MISSING})
+    said = parts.parts[Part.SECRETS].model_copy(update={"message": "no DSN: db does not hold one yet"})
+    health = HealthState((parts.model_copy(update={"parts": {**parts.parts, Part.SECRETS: said}}),))
+    found = store_conditions(replace(GOOD, deployment=STOPPED, health=health))
+    assert found["Ready"]["message"] == "No DSN: db does not hold one yet."

@@ -294,7 +294,7 @@ async def test_a_store_waits_for_its_model_endpoint_before_its_first_start(world
     assert world.find(kinds.DEPLOYMENT, "notes-memory") is None
     world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
     await world.settle()
-    assert world.of_store(store, "ModelsReady") == ("False", "ModelAPINotReady")
+    assert world.of_store(store, "ModelsReady") == ("Unknown", "ModelAPINotReady")
     world.answers["gpt"] = REACHABLE
     world.context.watch_model(ObjectKey("a", "gpt"))
     await world.settle()
