@@ -81,9 +81,10 @@ def _degraded(
         if age < hysteresis:
             kept = Condition(kind, old["status"] == "True", old["reason"], old.get("message", ""))
             return kept, hysteresis - age
-    is_between = snapshot.store is not None and snapshot.store.ready is None
+    store = snapshot.store
+    is_between = store is not None and (store.ready is None or store.reason in conditions.STARTING)
     if old is not None and is_between and not is_flip and wanted.reason == old["reason"] == Reason.STORE_NOT_READY:
-        # A store of which nothing is known for a moment has nothing new to say to a thousand agents.
+        # A store that starts, or of which nothing is known for a moment, has nothing new to say to a thousand agents.
         return Condition(kind, True, old["reason"], old.get("message", "")), None
     return wanted, None
 

@@ -156,6 +156,25 @@ async def test_a_store_that_comes_back_by_way_of_unknown_is_one_write_for_each_a
     assert written == [("status", "AgentMemory", "helper")]
 
 
+async def test_a_store_that_is_scaled_up_again_is_one_write_for_each_agent(world: World) -> None:
+    store, agent = await running(world)
+    world.store(replicas=0)
+    world.pods("notes-memory", 0)
+    await world.settle(20)
+    assert world.of_store(store, "Ready") == ("False", "ScaledToZero")
+    start = len(world.cluster.writes)
+    world.store(replicas=1)
+    await world.settle()
+    world.pods("notes-memory", 0)
+    await world.settle(3)
+    assert world.of_store(store, "Ready") == ("False", "Starting")
+    await world.make_ready(store)
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+    written = [write for write in world.writes_since(start) if write[1:] == ("AgentMemory", "helper")]
+    assert written == [("status", "AgentMemory", "helper")]
+
+
 async def test_a_store_that_is_made_again_is_found_again(world: World) -> None:
     _, agent = await running(world)
     before = template(world)
