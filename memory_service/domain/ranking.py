@@ -11,9 +11,9 @@ neither move a row nor be inferred from one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,50 +25,6 @@ Floats = NDArray[np.float64]
 
 ROLE_USER = 0
 """Where `ports.records.ROLES` has the user; facts have -1."""
-
-
-class Columns(Protocol):
-    """Candidates of one tier under one owner key, as columns; `ports.records.Pool` is one, and says what they mean."""
-
-    @property
-    def tier(self) -> Literal["fact", "episode"]: ...
-    @property
-    def row_ids(self) -> NDArray[np.int64]: ...
-    @property
-    def session_ids(self) -> NDArray[np.int64]: ...
-    @property
-    def seqs(self) -> NDArray[np.int64]: ...
-    @property
-    def roles(self) -> NDArray[np.int8]: ...
-    @property
-    def said_at(self) -> NDArray[np.float64]: ...
-    @property
-    def lengths(self) -> NDArray[np.float32]: ...
-    @property
-    def term_counts(self) -> NDArray[np.float32]: ...
-    @property
-    def cosines(self) -> NDArray[np.float32]: ...
-    @property
-    def passes(self) -> NDArray[np.bool_]: ...
-    @property
-    def population(self) -> int: ...
-    @property
-    def total_length(self) -> float: ...
-    @property
-    def document_counts(self) -> NDArray[np.int64]: ...
-
-
-@dataclass(frozen=True)
-class ScopedPool:
-    """A pool and the scope that it was read under.
-
-    `window` is (session row id, folded seq): turns of that session after that seq are shown in the answer's window
-    already, so they lend their words to their neighbours and are not shown again.
-    """
-
-    scope: Scope
-    pool: Columns
-    window: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +60,93 @@ class Weights:
 
 
 DEFAULT_WEIGHTS = Weights()
+
+
+class Columns(Protocol):
+    """Candidates of one tier under one owner key, as columns; `ports.records.Pool` is one, and says what they mean."""
+
+    @property
+    def tier(self) -> Literal["fact", "episode"]: ...
+    @property
+    def row_ids(self) -> NDArray[np.int64]: ...
+    @property
+    def session_ids(self) -> NDArray[np.int64]: ...
+    @property
+    def seqs(self) -> NDArray[np.int64]: ...
+    @property
+    def roles(self) -> NDArray[np.int8]: ...
+    @property
+    def said_at(self) -> NDArray[np.float64]: ...
+    @property
+    def lengths(self) -> NDArray[np.float32]: ...
+    @property
+    def term_counts(self) -> NDArray[np.float32]: ...
+    @property
+    def cosines(self) -> NDArray[np.float32]: ...
+    @property
+    def passes(self) -> NDArray[np.bool_]: ...
+    @property
+    def population(self) -> int: ...
+    @property
+    def total_length(self) -> float: ...
+    @property
+    def document_counts(self) -> NDArray[np.int64]: ...
+    @property
+    def talk(self) -> Talk | None: ...
+
+
+@dataclass(frozen=True)
+class Talk:
+    """How turns stand to each other. No query has a part in it, so that it is worked out once for rows that are kept.
+
+    `order` sorts the rows by session and seq. `near` has, for each distance from 1 on, whether a turn in that order and
+    the one so many places later are so far apart in one session, as 1 or 0. `sessions` numbers each row's session, and
+    `session_lengths` are the sessions' stems over their mean.
+    """
+
+    order: slice | NDArray[np.intp]
+    near: tuple[Floats, ...]
+    sessions: NDArray[np.int64]
+    session_lengths: Floats
+
+    @classmethod
+    def of(
+        cls,
+        session_ids: NDArray[np.int64],
+        seqs: NDArray[np.int64],
+        lengths: NDArray[np.float32],
+        *,
+        reach: int = len(DEFAULT_WEIGHTS.neighbours),
+    ) -> Talk:
+        """Work it out, `reach` turns far."""
+        order = _conversation_order(session_ids, seqs)
+        sessions, seqs = session_ids[order], seqs[order]
+        near = tuple(
+            ((sessions[distance:] == sessions[:-distance]) & (seqs[distance:] - seqs[:-distance] == distance)).astype(
+                np.float64
+            )
+            for distance in range(1, reach + 1)
+        )
+        starts = np.concatenate(([True], sessions[1:] != sessions[:-1]))
+        numbers = np.empty(len(sessions), np.int64)
+        numbers[order] = np.cumsum(starts) - 1
+        totals = np.bincount(numbers, lengths).astype(np.float64)
+        return cls(order, near, numbers, totals / max(float(totals.mean()), 1e-9))
+
+
+@dataclass(frozen=True)
+class ScopedPool:
+    """A pool and the scope that it was read under.
+
+    `window` is (session row id, folded seq): turns of that session after that seq are shown in the answer's window
+    already, so they lend their words to their neighbours and are not shown again.
+    """
+
+    scope: Scope
+    pool: Columns
+    window: tuple[int, int] | None = None
+
+
 DEFAULT_FLOOR = 0.2
 """Score below which a row is no match where neither caller nor store says otherwise."""
 
@@ -116,8 +159,7 @@ class RankOutcome(StrEnum):
     FILTERED_OUT = "filtered_out"
 
 
-@dataclass(frozen=True)
-class Ranked:
+class Ranked(NamedTuple):
     """A row that matches. `parts` add up to `rank`."""
 
     tier: Literal["fact", "episode"]
@@ -131,8 +173,7 @@ class Ranked:
     parts: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(NamedTuple):
     """A row that would have been among the best, and why it is not there."""
 
     tier: Literal["fact", "episode"]
@@ -150,8 +191,7 @@ class Ranking:
     text_only: bool = False
 
 
-@dataclass(frozen=True)
-class Detail:
+class Detail(NamedTuple):
     """What a fetched row adds to its ranking: the stems of its text alone, and how much a fact was said to matter."""
 
     terms: frozenset[str]
@@ -175,7 +215,7 @@ class _Rows:
     seqs: NDArray[np.int64]
     roles: NDArray[np.int8]
     said_at: Floats
-    lengths: Floats
+    lengths: NDArray[np.float32]
     cosines: Floats
     passes: NDArray[np.bool_]
     shown: NDArray[np.bool_]
@@ -202,47 +242,51 @@ def rank(
     rows = _union(used, weights)
     has_cosine = ~np.isnan(rows.cosines)
     population = sum(max(scoped.pool.population, len(scoped.pool.row_ids)) for scoped in used)
-    scores = _scores(rows, has_cosine, population)
-    parts = _parts(rows, has_cosine, weights)
-    ranks = np.round(sum(parts.values(), np.zeros(len(rows.keys))), 9)
+    # All rows have a part in what is usual among them; only those that share something with the query are looked at.
+    at, scores = _scores(rows, has_cosine, population)
+    parts = _parts(rows, at, has_cosine, weights)
+    ranks = np.round(sum(parts.values(), np.zeros(len(at))), 9)
+    keys, passes, shown = rows.keys[at], rows.passes[at], rows.shown[at]
 
     above = scores >= max(floor, _NOTHING)
-    candidates = above & rows.passes & ~rows.shown
-    chosen = _best(ranks, rows.keys, candidates, top + 1)
-    left: list[LeftOut] = []
+    filtered = above & ~passes & ~shown
+    chosen = _best(ranks, keys, above & passes & ~shown, top + 1)
+    left = [LeftOut(*_identity(key), "top_k") for key in keys[chosen[top:]].tolist()]
     reasons: tuple[tuple[Literal["below_floor", "in_window", "filtered"], NDArray[np.bool_]], ...] = (
-        ("in_window", above & rows.passes & rows.shown),
-        ("filtered", above & ~rows.passes & ~rows.shown),
-        ("below_floor", ~above & (scores >= _NOTHING) & rows.passes & ~rows.shown),
+        ("in_window", above & passes & shown),
+        ("filtered", filtered),
+        ("below_floor", ~above & (scores >= _NOTHING) & passes & ~shown),
     )
     for reason, mask in reasons:
-        left.extend(LeftOut(*_identity(rows.keys[at]), reason) for at in _best(ranks, rows.keys, mask, top))
-    left[0:0] = [LeftOut(*_identity(rows.keys[at]), "top_k") for at in chosen[top:]]
+        best = _best(ranks, keys, mask, top)
+        left.extend(LeftOut(*_identity(key), reason) for key in keys[best].tolist())
 
+    chosen = chosen[:top]
+    items = _ranked(used, rows, at[chosen], scores[chosen], {name: values[chosen] for name, values in parts.items()})
+    nothing = RankOutcome.FILTERED_OUT if filtered.any() else RankOutcome.NO_MATCHES
+    return Ranking(RankOutcome.APPLIED if items else nothing, items, tuple(left), text_only=not has_cosine.any())
+
+
+def _ranked(
+    pools: Sequence[ScopedPool], rows: _Rows, at: NDArray[np.intp], scores: Floats, parts: Mapping[str, Floats]
+) -> tuple[Ranked, ...]:
+    names = list(parts)
     items = []
-    for at in chosen[:top]:
-        tier, row_id = _identity(rows.keys[at])
-        own = {name: float(values[at]) for name, values in parts.items() if name in _ALWAYS_TOLD or values[at] != 0}
-        items.append(
-            Ranked(
-                tier=tier,
-                row_id=row_id,
-                scope=used[rows.pool_index[at]].scope,
-                session_id=int(rows.sessions[at]),
-                seq=int(rows.seqs[at]),
-                said_at=float(rows.said_at[at]),
-                rank=sum(own.values()),
-                score=round(float(scores[at]), 4),
-                parts=own,
-            )
-        )
-    if items:
-        outcome = RankOutcome.APPLIED
-    elif bool(np.any(above & ~rows.passes & ~rows.shown)):
-        outcome = RankOutcome.FILTERED_OUT
-    else:
-        outcome = RankOutcome.NO_MATCHES
-    return Ranking(outcome, tuple(items), tuple(left), text_only=not bool(has_cosine.any()))
+    for key, pool, session, seq, said_at, score, *values in zip(
+        rows.keys[at].tolist(),
+        rows.pool_index[at].tolist(),
+        rows.sessions[at].tolist(),
+        rows.seqs[at].tolist(),
+        rows.said_at[at].tolist(),
+        scores.tolist(),
+        *(parts[name].tolist() for name in names),
+        strict=True,
+    ):
+        own = {name: value for name, value in zip(names, values, strict=True) if value != 0 or name in _ALWAYS_TOLD}
+        tier, row_id = _identity(key)
+        total = sum(own.values())
+        items.append(Ranked(tier, row_id, pools[pool].scope, session, seq, said_at, total, round(score, 4), own))
+    return tuple(items)
 
 
 def settled(
@@ -261,20 +305,13 @@ def settled(
     asked = frozenset(query_terms)
     weighed = [_weighed(item, details.get((item.tier, item.row_id)), asked, weights) for item in items]
     weighed.sort(key=lambda item: (-round(item.rank, 9), item.row_id, item.tier == "episode"))
-    near = _near_equal([details.get((item.tier, item.row_id)) for item in weighed], weights.near_equal)
+    goes_first = _goes_first(weighed, [details.get((item.tier, item.row_id)) for item in weighed], weights)
     order: list[Ranked] = []
     placed: set[int] = set()
     for at, item in enumerate(weighed):
         if at in placed:
             continue
-        newer = [
-            other
-            for other in np.flatnonzero(near[at]).tolist()
-            if other not in placed
-            and weighed[other].tier == item.tier
-            and weighed[other].said_at > item.said_at
-            and weighed[other].rank >= weights.near_rank * item.rank
-        ]
+        newer = [other for other in goes_first.get(at, ()) if other not in placed]
         for other in sorted(newer, key=lambda other: (-weighed[other].said_at, other)):
             order.append(_with_part(weighed[other], "newer", item.rank - weighed[other].rank))
             placed.add(other)
@@ -298,19 +335,31 @@ def _with_part(item: Ranked, name: str, value: float) -> Ranked:
     if value == 0:
         return item
     parts = {**item.parts, name: value}
-    return replace(item, parts=parts, rank=sum(parts.values()))
+    return item._replace(parts=parts, rank=sum(parts.values()))
+
+
+def _goes_first(
+    items: Sequence[Ranked], details: Sequence[Detail | None], weights: Weights
+) -> Mapping[int, Sequence[int]]:
+    """Return, for each item that has any, the newer ones that say nearly the same and answer about as well."""
+    near = _near_equal(details, weights.near_equal)
+    tiers = np.array([item.tier == "fact" for item in items], np.bool_)
+    said_at = np.array([item.said_at for item in items])
+    ranks = np.array([item.rank for item in items])
+    near &= (tiers[:, None] == tiers) & (said_at > said_at[:, None]) & (ranks >= weights.near_rank * ranks[:, None])
+    found: dict[int, list[int]] = {}
+    for at, other in zip(*(numbers.tolist() for numbers in np.nonzero(near)), strict=True):
+        found.setdefault(at, []).append(other)
+    return found
 
 
 def _near_equal(details: Sequence[Detail | None], least: float) -> NDArray[np.bool_]:
     """Return which pairs share so many of their stems (Dice coefficient) that they speak of the same thing."""
     index: dict[str, int] = {}
-    rows, columns = [], []
-    for row, detail in enumerate(details):
-        for term in sorted(detail.terms) if detail is not None else ():
-            rows.append(row)
-            columns.append(index.setdefault(term, len(index)))
+    terms = [detail.terms if detail is not None else frozenset[str]() for detail in details]
+    columns = [index.setdefault(term, len(index)) for some in terms for term in some]
     holds = np.zeros((len(details), max(len(index), 1)), np.float32)
-    holds[rows, columns] = 1
+    holds[np.repeat(np.arange(len(details)), [len(some) for some in terms]), columns] = 1
     shared = holds @ holds.T
     sizes = holds.sum(axis=1)
     total = sizes[:, None] + sizes[None, :]
@@ -330,19 +379,19 @@ def _pool_order(scoped: ScopedPool) -> tuple[int, str, int, int]:
     return (_SCOPE_ORDER[scoped.scope], pool.tier, first, pool.population)
 
 
-def _identity(key: np.int64) -> tuple[Literal["fact", "episode"], int]:
-    return ("episode" if key & 1 else "fact", int(key >> 1))
+def _identity(key: int) -> tuple[Literal["fact", "episode"], int]:
+    return ("episode" if key & 1 else "fact", key >> 1)
 
 
-def _best(ranks: Floats, keys: NDArray[np.int64], mask: NDArray[np.bool_], count: int) -> list[int]:
+def _best(ranks: Floats, keys: NDArray[np.int64], mask: NDArray[np.bool_], count: int) -> NDArray[np.intp]:
     """Return the positions of the highest ranks under a mask; equal ranks go by key."""
     at = np.flatnonzero(mask)
     if len(at) > count:
         # Keep everything that ties with the last one, so that the cut is made by key.
-        limit = np.partition(ranks[at], len(at) - count)[len(at) - count]
-        at = at[ranks[at] >= limit]
-    order = np.lexsort((keys[at], -ranks[at]))
-    return [int(position) for position in at[order[:count]]]
+        some = ranks[at]
+        limit = np.partition(some, len(at) - count)[len(at) - count]
+        at = at[some >= limit]
+    return at[np.lexsort((keys[at], -ranks[at]))[:count]]
 
 
 def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
@@ -358,8 +407,8 @@ def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
         else:
             session, after = scoped.window
             shown.append((scoped.pool.session_ids == session) & (scoped.pool.seqs > after))
-    keys = np.concatenate([s.pool.row_ids.astype(np.int64) * 2 + (s.pool.tier == "episode") for s in pools])
-    all_bm25 = np.concatenate(bm25)
+    keys = _joined([s.pool.row_ids.astype(np.int64) * 2 + (s.pool.tier == "episode") for s in pools])
+    all_bm25 = _joined(bm25)
     pool_index = np.repeat(np.arange(len(pools)), [len(own) for own in bm25])
     order: slice | NDArray[np.intp] = slice(None)
     if not bool(np.all(keys[1:] > keys[:-1])):
@@ -370,63 +419,65 @@ def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
     return _Rows(
         keys=keys[order],
         pool_index=pool_index[order],
-        sessions=np.concatenate([s.pool.session_ids for s in pools])[order],
-        seqs=np.concatenate([s.pool.seqs for s in pools])[order],
-        roles=np.concatenate([s.pool.roles for s in pools])[order],
-        said_at=np.concatenate([s.pool.said_at for s in pools]).astype(np.float64, copy=False)[order],
-        lengths=np.concatenate([s.pool.lengths for s in pools]).astype(np.float64)[order],
-        cosines=np.concatenate([s.pool.cosines for s in pools]).astype(np.float64)[order],
-        passes=np.concatenate([s.pool.passes for s in pools])[order],
-        shown=np.concatenate(shown)[order],
+        sessions=_joined([s.pool.session_ids for s in pools])[order],
+        seqs=_joined([s.pool.seqs for s in pools])[order],
+        roles=_joined([s.pool.roles for s in pools])[order],
+        said_at=_joined([s.pool.said_at for s in pools]).astype(np.float64, copy=False)[order],
+        lengths=_joined([s.pool.lengths for s in pools])[order],
+        cosines=_joined([s.pool.cosines for s in pools]).astype(np.float64)[order],
+        passes=_joined([s.pool.passes for s in pools])[order],
+        shown=_joined(shown)[order],
         bm25=all_bm25[order],
-        lexical=np.concatenate(lexical)[order],
+        lexical=_joined(lexical)[order],
     )
+
+
+C = TypeVar("C", bound=np.generic)
+
+
+def _joined(columns: Sequence[NDArray[C]]) -> NDArray[C]:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
     """Return each row's BM25, that of turns smoothed over their conversation, and what of it is not the session's as
     a share of the highest that any text could have for this query.
     """
-    size = len(pool.row_ids)
-    if pool.term_counts.shape[1] == 0:
+    size, width = pool.term_counts.shape
+    if width == 0:
         return np.zeros(size), np.zeros(size)
     population = max(pool.population, size)
     idf = _idf(population, pool.document_counts.astype(np.float64))
     mean = max(pool.total_length, 1.0) / max(population, 1)
-    flat = pool.term_counts.ravel()
+    flat = pool.term_counts.T.ravel()
     filled = np.flatnonzero(flat)
-    row, term = np.divmod(filled, pool.term_counts.shape[1])
+    term, row = np.divmod(filled, size)
     counts = flat[filled].astype(np.float64)
-    own = _bm25(row, term, counts, pool.lengths.astype(np.float64) / mean, idf, weights.k1, weights.b)
+    own = _bm25(row, term, counts, pool.lengths[row].astype(np.float64) / mean, idf, weights.k1, weights.b, size)
     highest = float(idf.sum()) * (weights.k1 + 1)
     if pool.tier == "fact":
         return own, np.minimum(own / highest, 1.0)
 
-    order = _conversation_order(pool)
-    sessions, seqs = pool.session_ids[order], pool.seqs[order]
+    talk = pool.talk
+    if talk is None or len(talk.near) < len(weights.neighbours):
+        talk = Talk.of(pool.session_ids, pool.seqs, pool.lengths, reach=len(weights.neighbours))
     smoothed = own.copy()
-    smoothed[order] += _lent(own[order], sessions, seqs, weights.neighbours)
+    smoothed[talk.order] += _lent(own[talk.order], talk.near, weights.neighbours)
     normal = np.minimum(smoothed / highest, 1.0)
-    starts = np.concatenate(([True], sessions[1:] != sessions[:-1]))
-    count = int(starts.sum())
+    count = len(talk.session_lengths)
     if weights.session and count > 1:
-        index = np.empty(size, np.int64)
-        index[order] = np.cumsum(starts) - 1
-        width = len(idf)
-        cells = np.bincount(index[row] * width + term, counts, count * width)
+        cells = np.bincount(talk.sessions[row] * width + term, counts, count * width)
         totals: Floats = cells.astype(np.float64).reshape(count, width)
-        lengths: Floats = np.bincount(index, pool.lengths, count).astype(np.float64)
         session_idf = _idf(count, (totals > 0).sum(axis=0).astype(np.float64))
         at, which = np.nonzero(totals)
-        relative = lengths / max(float(lengths.mean()), 1e-9)
-        whole = _bm25(at, which, totals[at, which], relative, session_idf, weights.k1, weights.session_b)
-        smoothed = smoothed + weights.session * whole[index]
+        relative = talk.session_lengths[at]
+        whole = _bm25(at, which, totals[at, which], relative, session_idf, weights.k1, weights.session_b, count)
+        smoothed = smoothed + (weights.session * whole)[talk.sessions]
     return smoothed, normal
 
 
-def _conversation_order(pool: Columns) -> slice | NDArray[np.intp]:
+def _conversation_order(sessions: NDArray[np.int64], seqs: NDArray[np.int64]) -> slice | NDArray[np.intp]:
     """Return what sorts the rows by session and seq."""
-    sessions, seqs = pool.session_ids, pool.seqs
     step = sessions[1:] - sessions[:-1]
     if bool(np.all((step > 0) | ((step == 0) & (seqs[1:] > seqs[:-1])))):
         return slice(None)
@@ -437,7 +488,7 @@ def _idf(population: int, containing: Floats) -> Floats:
     return np.log1p((population - np.minimum(containing, population) + 0.5) / (containing + 0.5))
 
 
-def _bm25(  # noqa: PLR0917  (columns of one table)
+def _bm25(  # noqa: PLR0917  (columns of one table, and how it is weighed)
     row: NDArray[np.int64],
     term: NDArray[np.int64],
     counts: Floats,
@@ -445,28 +496,30 @@ def _bm25(  # noqa: PLR0917  (columns of one table)
     idf: Floats,
     k1: float,
     b: float,
+    size: int,
 ) -> Floats:
-    """Return BM25 a row from the cells that are not zero, added up in the order of the cells."""
-    normal = k1 * (1 - b + b * relative_lengths)
-    cells = idf[term] * counts * (k1 + 1) / (counts + normal[row])
-    total: Floats = np.bincount(row, cells, len(relative_lengths)).astype(np.float64)
+    """Return BM25 of `size` rows from the cells that are not zero, added up in the order of the cells; the lengths are
+    those of the cells' rows.
+    """
+    cells = idf[term] * counts * (k1 + 1) / (counts + k1 * (1 - b + b * relative_lengths))
+    total: Floats = np.bincount(row, cells, size).astype(np.float64, copy=False)
     return total
 
 
-def _lent(values: Floats, sessions: NDArray[np.int64], seqs: NDArray[np.int64], shares: Sequence[float]) -> Floats:
+def _lent(values: Floats, near: Sequence[Floats], shares: Sequence[float]) -> Floats:
     """Return what each turn gets from those around it; `values` are in the order of session and seq."""
     lent = np.zeros(len(values))
     for distance, share in enumerate(shares, start=1):
         if share == 0 or len(values) <= distance:
             continue
-        near = (sessions[distance:] == sessions[:-distance]) & (seqs[distance:] - seqs[:-distance] == distance)
-        lent[distance:] += share * np.where(near, values[:-distance], 0.0)
-        lent[:-distance] += share * np.where(near, values[distance:], 0.0)
+        given = share * near[distance - 1]
+        lent[distance:] += given * values[:-distance]
+        lent[:-distance] += given * values[distance:]
     return lent
 
 
-def _scores(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> Floats:
-    """Return the absolute scores.
+def _scores(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> tuple[NDArray[np.intp], Floats]:
+    """Return which rows share something with the query, and their absolute scores; all others have none.
 
     Meaning and words each say on their own how sure they are. The more rows there are, the nearer the nearest
     unrelated one comes, so the cosine that counts as nothing grows with the population. A row beside a sure match may
@@ -474,16 +527,20 @@ def _scores(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> Floa
     itself often stands there.
     """
     nothing = COSINE_OF_ONE + COSINE_PER_TENFOLD * float(np.log10(min(max(population, 1), 10_000)))
-    cosines = np.where(has_cosine, rows.cosines, 0.0)
+    at = np.flatnonzero((rows.cosines > nothing) | (rows.lexical > 0))
+    known = has_cosine[at]
+    cosines = np.where(known, rows.cosines[at], 0.0)
     meaning = np.clip((cosines - nothing) / (COSINE_CERTAIN - nothing), 0.0, 1.0)
-    words = np.clip(rows.lexical * np.where(has_cosine, WORDS_BESIDE_MEANING, WORDS_ALONE), 0.0, 1.0)
+    words = np.clip(rows.lexical[at] * np.where(known, WORDS_BESIDE_MEANING, WORDS_ALONE), 0.0, 1.0)
     own = 1.0 - (1.0 - meaning) * (1.0 - words)
     scores = own.copy()
-    for group in (rows.passes & ~rows.shown, ~rows.passes & ~rows.shown):
+    passes, shown = rows.passes[at], rows.shown[at]
+    for group in (passes & ~shown, ~passes & ~shown):
         if bool(group.any()):
-            scores[group] = own[group] ** OWN_SHARE * float(own[group].max()) ** (1.0 - OWN_SHARE)
+            some = own if bool(group.all()) else own[group]
+            scores[group] = some**OWN_SHARE * float(some.max()) ** (1.0 - OWN_SHARE)
     rounded: Floats = np.round(scores, 6)
-    return rounded
+    return at, rounded
 
 
 COSINE_OF_ONE = 0.05
@@ -500,27 +557,32 @@ _ALWAYS_TOLD = frozenset({"words", "meaning"})
 """Parts that an explanation has even where they are nought, as for the only row that matches."""
 
 
-def _parts(rows: _Rows, has_cosine: NDArray[np.bool_], weights: Weights) -> dict[str, Floats]:
-    """Return the rank's parts by name, each a column."""
-    words = _standardised(rows.bm25, np.ones(len(rows.bm25), np.bool_))
-    meaning = _standardised(np.where(has_cosine, rows.cosines, 0.0), has_cosine)
-    if has_cosine.any():
-        # A row that waits for its vector is taken to mean half of what its words say.
-        meaning = np.where(has_cosine, meaning, words / 2)
-    length = np.maximum(rows.lengths / weights.long_reply_terms, 1.0)
-    talk = np.where(rows.roles > ROLE_USER, -weights.long_reply * np.log2(length), 0.0)
+def _parts(rows: _Rows, at: NDArray[np.intp], has_cosine: NDArray[np.bool_], weights: Weights) -> dict[str, Floats]:
+    """Return the parts of the rank of the rows `at`, by name, each a column."""
+    words = _standardised(rows.bm25, at)
+    long = rows.lengths[at]
+    talk = np.zeros(len(at))
+    replies = np.flatnonzero((rows.roles[at] > ROLE_USER) & (long > weights.long_reply_terms))
+    talk[replies] = -weights.long_reply * np.log2(long[replies].astype(np.float64) / weights.long_reply_terms)
     oldest, newest = float(rows.said_at.min()), float(rows.said_at.max())
-    age = (rows.said_at - oldest) / (newest - oldest) if newest > oldest else np.zeros(len(rows.said_at))
+    age = (rows.said_at[at] - oldest) / (newest - oldest) if newest > oldest else np.zeros(len(at))
     parts = {"words": words, "long_reply": talk, "recency": weights.recency * age}
-    return {**parts, "meaning": weights.cosine * meaning} if has_cosine.any() else parts
+    if not has_cosine.any():
+        return parts
+    if has_cosine.all():
+        meaning = _standardised(rows.cosines, at)
+    else:
+        # A row that waits for its vector is taken to mean half of what its words say.
+        numbers = np.cumsum(has_cosine) - 1
+        known = has_cosine[at]
+        meaning = words / 2
+        meaning[known] = _standardised(rows.cosines[has_cosine], numbers[at[known]])
+    return {**parts, "meaning": weights.cosine * meaning}
 
 
-def _standardised(values: Floats, known: NDArray[np.bool_]) -> Floats:
-    """Return z-scores over the known values; zero for the others, and where all are alike."""
-    if not known.any():
-        return np.zeros(len(values))
-    some = values[known]
-    spread = float(some.std())
+def _standardised(values: Floats, at: NDArray[np.intp]) -> Floats:
+    """Return the z-scores of some of the values; zero where all are alike."""
+    spread = float(values.std())
     if spread < 1e-9:
-        return np.zeros(len(values))
-    return np.where(known, (values - float(some.mean())) / spread, 0.0)
+        return np.zeros(len(at))
+    return (values[at] - float(values.mean())) / spread

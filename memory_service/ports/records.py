@@ -16,6 +16,7 @@ from memory_service.contract.sessions import JobKind, JobState
 from memory_service.contract.turns import Role
 from memory_service.contract.verbs import ErasureStatus
 from memory_service.domain.owners import Owner
+from memory_service.domain.ranking import Talk
 
 Vector = NDArray[np.float32]
 """One unit vector of the store's dimension."""
@@ -309,6 +310,8 @@ class Pool:
     document_counts: NDArray[np.int64]
     """t: in how many of the owner's rows each query term occurs."""
     exact: bool
+    talk: Talk | None = None
+    """How these turns stand to each other, where that is known already."""
 
 
 ROLES: tuple[Role, ...] = (Role.USER, Role.ASSISTANT, Role.TOOL, Role.SYSTEM)

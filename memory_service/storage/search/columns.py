@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.scopes import FactKind
+from memory_service.domain.ranking import Talk
 from memory_service.ports.records import ROLES
 from memory_service.storage.search.words import Words, WordsView
 
@@ -140,7 +142,10 @@ _FACT_TYPES: dict[str, type[np.generic]] = {
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An index at one moment: columns of one length, dead slots included."""
+    """An index at one moment: columns of one length, dead slots included.
+
+    What no query has a part in is worked out when it is first asked for, and kept with the snapshot.
+    """
 
     columns: dict[str, NDArray[Any]]
     vectors: Vectors | None
@@ -151,10 +156,35 @@ class Snapshot:
         """Return the number of slots."""
         return len(self.columns["row_ids"])
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether no slot is dead."""
         return bool(self.columns["is_live"].all())
+
+    @cached_property
+    def without_vector(self) -> NDArray[np.intp]:
+        """The slots that have no vector."""
+        return np.flatnonzero(~self.columns["has_vector"])
+
+    @cached_property
+    def said_at(self) -> NDArray[np.float64]:
+        """Seconds since 1970."""
+        return _fixed(self.columns["said_at"] / 1e6)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.float32]:
+        """Stems of each row."""
+        return _fixed(self.columns["lengths"].astype(np.float32))
+
+    @cached_property
+    def talk(self) -> Talk:
+        """How the turns stand to each other."""
+        return Talk.of(self.columns["session_ids"], self.columns["seqs"], self.lengths)
+
+
+def _fixed(values: NDArray[Any]) -> NDArray[Any]:
+    values.flags.writeable = False
+    return values
 
 
 class OwnerIndex:

@@ -20,14 +20,17 @@ class Kept(Generic[S]):
 
     state: S | None
     index: OwnerIndex
+    _snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the rows as they are kept now."""
-        return self.index.snapshot()
+        if self._snapshot is None:
+            self._snapshot = self.index.snapshot()
+        return self._snapshot
 
     def bring_up(self, link: Link, state: S) -> None:
         """Read what changed since the kept state; after an error everything is read anew the next time."""
-        known, self.state = self.state, None
+        known, self.state, self._snapshot = self.state, None, None
         if known is None or not self._follow(link):
             self._load(link)
         self.state = state

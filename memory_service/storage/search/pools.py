@@ -95,24 +95,25 @@ def make(
 
     With `session_id` only that session's rows count. `statistics` are given where the rows are not all of the owner's.
     """
-    parts = [_part(tier, snapshot, query, session_id) for snapshot in snapshots if len(snapshot)]
-    parts = parts or [_empty(len(query.terms))]
+    used = [snapshot for snapshot in snapshots if len(snapshot)]
+    parts = [_part(tier, snapshot, query, session_id) for snapshot in used] or [_empty(len(query.terms))]
     joined = (
         parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     )
+    exact = statistics is None
     if statistics is None:
         lengths = joined["lengths"]
-        counted = np.count_nonzero(joined["term_counts"], axis=0).astype(np.int64)
+        counted = np.count_nonzero(joined["term_counts"].T, axis=1).astype(np.int64)
         statistics = Statistics(len(lengths), float(lengths.sum(dtype=np.float64)), counted)
-        exact = True
-    else:
-        exact = False
+    # Rows of which some are left out stand to each other in another way than the kept ones.
+    as_kept = tier == "episode" and len(used) == 1 and joined["row_ids"] is used[0].columns["row_ids"]
     return Pool(
         tier=tier,
         population=statistics.population,
         total_length=statistics.total_length,
         document_counts=statistics.document_counts,
         exact=exact,
+        talk=used[0].talk if as_kept else None,
         **joined,
     )
 
@@ -129,12 +130,11 @@ def _part(
         chosen = column["is_live"] & (column["session_ids"] == session_id)
     else:
         chosen = None if snapshot.is_whole else column["is_live"]
-    has_vector = column["has_vector"]
     if query.vector is None or snapshot.vectors is None:
         similar = np.full(size, np.nan, np.float32)
     else:
         similar = cosines(snapshot.vectors, query.vector)
-        similar[~has_vector] = np.nan
+        similar[snapshot.without_vector] = np.nan
     term_counts = np.zeros((len(query.terms), size), np.float32)
     for number, stem in enumerate(query.terms):
         rows, counts = snapshot.words.postings(stem)
@@ -144,8 +144,8 @@ def _part(
         "session_ids": column["session_ids"],
         "seqs": column["seqs"],
         "roles": column["roles"],
-        "said_at": column["said_at"] / 1e6,
-        "lengths": column["lengths"].astype(np.float32),
+        "said_at": snapshot.said_at,
+        "lengths": snapshot.lengths,
         "term_counts": term_counts.T,
         "cosines": similar,
         "passes": passing(snapshot, query.filters, of_facts=tier == "fact"),

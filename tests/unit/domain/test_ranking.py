@@ -19,10 +19,12 @@ from memory_service.domain.ranking import (
     Ranking,
     RankOutcome,
     ScopedPool,
+    Talk,
     rank,
     settled,
 )
 from memory_service.ports.records import Pool
+from tests.unit.domain.plain_ranking import ranks_and_scores
 
 NONE = float("nan")
 
@@ -131,6 +133,28 @@ def test_the_order_of_pools_and_of_rows_never_matters(
         shuffled.append(replace(some, pool=permuted(some.pool, positions)))  # type: ignore[arg-type]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert rank(shuffled, top=top, floor=floor) == rank(given_pools, top=top, floor=floor)
+
+
+@settings(max_examples=200)
+@given(pools())
+def test_ranks_and_scores_are_what_plain_arithmetic_gives_row_by_row(given_pools: list[ScopedPool]) -> None:
+    for some in given_pools:
+        whole = replace(some.pool, passes=np.ones(len(some.pool.row_ids), np.bool_))
+        plain = ranks_and_scores(whole)
+        found = rank([scoped(whole)], top=50, floor=0.0).items
+        assert {item.row_id for item in found} == {row for row, (_, score) in plain.items() if score >= 1e-6}
+        for item in found:
+            wanted = plain[item.row_id]
+            assert (item.rank, item.score) == (pytest.approx(wanted[0], abs=1e-6), pytest.approx(wanted[1], abs=1e-4))
+
+
+@given(pools())
+def test_what_is_known_of_a_conversation_beforehand_changes_nothing(given_pools: list[ScopedPool]) -> None:
+    told = [
+        replace(some, pool=replace(some.pool, talk=Talk.of(some.pool.session_ids, some.pool.seqs, some.pool.lengths)))  # type: ignore[arg-type]
+        for some in given_pools
+    ]
+    assert rank(told, top=50, floor=0.0) == rank(given_pools, top=50, floor=0.0)
 
 
 @given(pools(), st.integers(1, 6))
