@@ -33,37 +33,35 @@ class Observed:
 class Plan:
     """What to write, in order."""
 
-    apply: tuple[Manifest, ...]
+    apply: tuple[ChildKey, ...]
     delete: tuple[ChildKey, ...]
     conflicts: tuple[ChildKey, ...]
     """Names that we need and that another controller's object has: they are left alone."""
-    digests: Mapping[ChildKey, str]
-    """Of what is to be applied."""
+
+
+def desired_digests(objects: Iterable[Manifest]) -> dict[ChildKey, str]:
+    """Return the digest of each object that is desired, in their order."""
+    return {(item["kind"], item["metadata"]["name"]): desired_digest(item) for item in objects}
 
 
 def plan(
     owner_uid: str,
-    desired: Iterable[Manifest],
+    desired: Mapping[ChildKey, str],
     held: Collection[ChildKey],
     observed: Mapping[ChildKey, Observed],
 ) -> Plan:
-    """Return what to write. Nothing, when all that is desired is there as desired."""
-    apply, conflicts, wanted = [], [], set(held)
-    digests: dict[ChildKey, str] = {}
-    for manifest in desired:
-        key = (manifest["kind"], manifest["metadata"]["name"])
-        wanted.add(key)
+    """Return what to write of what is desired (by digest). Nothing, when all of it is there as desired."""
+    apply, conflicts, wanted = [], [], {*held, *desired}
+    for key, digest in desired.items():
         there = observed.get(key)
         if there is not None and there.controller_uid not in (None, owner_uid):
             conflicts.append(key)
             continue
-        digest = desired_digest(manifest)
         if there is None or digest not in (there.digest, there.accepted_digest):
-            apply.append(manifest)
-            digests[key] = digest
+            apply.append(key)
     delete = [
         key
         for key, there in sorted(observed.items())
         if key not in wanted and there.controller_uid == owner_uid and key[0] not in KEPT_KINDS
     ]
-    return Plan(tuple(apply), tuple(delete), tuple(conflicts), digests)
+    return Plan(tuple(apply), tuple(delete), tuple(conflicts))

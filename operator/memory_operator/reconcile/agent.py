@@ -15,6 +15,7 @@ from memory_operator.crd.conditions import ConditionType, parse_timestamp
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.desired import network
 from memory_operator.desired.agent import AgentInputs, default_endpoint, desired_objects, snippet
+from memory_operator.desired.plan import desired_digests
 from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.access import is_allowed, rival
 from memory_operator.reconcile.context import Context
@@ -91,7 +92,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
         may_start=may_start,
     )
     objects, held = desired_objects(inputs)
-    problems = await sync_children(context, who, objects, held)
+    problems = await sync_children(context, who, desired_digests(objects), held, lambda: objects)
     workload = context.cache.children(own_key).get(deployment_key)
     deployment = workload.deployment if workload else None
     trouble, pods_after = await pod_trouble(context, own_key, deployment, {names.AGENT_LABEL: key.name}, now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -12,6 +12,7 @@ from memory_operator.cluster.health import HealthTarget
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.memory_store import MemoryStoreSpec
+from memory_operator.desired.plan import ChildKey
 from memory_operator.metrics import Metrics
 from memory_operator.queue import WorkQueue
 from memory_operator.reconcile.ledger import Ledger
@@ -21,6 +22,15 @@ from memory_operator.status.snapshot import HealthState, ProbeResult
 
 _TOKEN_REVIEW_DELAY_SECONDS = 1.0
 """One write for a burst of new stores; until then a store's tokens are checked by signature only."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a store's objects depend on (`basis`), and their digests; the objects are many times as large."""
+
+    basis: object
+    digests: Mapping[ChildKey, str]
+    held: frozenset[ChildKey]
 
 
 @dataclass
@@ -41,6 +51,8 @@ class Context:
     """By MemoryStore without TLS: its UID and generation, and how its pods are asked."""
     specs: dict[ObjectKey, tuple[object, MemoryStoreSpec]] = field(default_factory=dict)
     """By MemoryStore: its UID and generation, and its spec, read."""
+    wanted: dict[ObjectKey, Wanted] = field(default_factory=dict)
+    """By MemoryStore: what its objects were last made of, and what came of it."""
     authorities: dict[ObjectKey, tuple[float, str | None]] = field(default_factory=dict)
     """By ConfigMap: when it was read, and the CA in it."""
     strangers: Strangers = field(default_factory=Strangers)

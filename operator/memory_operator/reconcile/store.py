@@ -18,11 +18,11 @@ from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
 from memory_operator.desired import bindings, config, network
 from memory_operator.desired.metadata import store_selector
-from memory_operator.desired.plan import ChildKey
+from memory_operator.desired.plan import ChildKey, desired_digests
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.access import is_allowed, is_holder
-from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.context import Context, Wanted
 from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority
 from memory_operator.reconcile.writing import sync_children, write_status
@@ -158,6 +158,24 @@ def _placement(children: Mapping[ChildKey, Child], store: MemoryStore) -> dict[s
     return placement
 
 
+def _wanted(context: Context, inputs: StoreInputs) -> Wanted:
+    """Return what is desired of a store; most reconciles are for its status and find what they depend on unchanged."""
+    store = inputs.store
+    basis = (
+        (store.id.uid, store.id.generation),
+        {name: (model.id.uid, model.id.generation) for name, model in inputs.models.items()},
+        inputs.rows,
+        inputs.placement,
+        inputs.existing_claim,
+        inputs.may_start,
+    )
+    known = context.wanted.get(store.key)
+    if known is None or known.basis != basis:
+        made = desired_objects(inputs)
+        known = context.wanted[store.key] = Wanted(basis, desired_digests(made.objects), made.held)
+    return known
+
+
 async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     """Make a store's objects and status as they should be; return after how many seconds to look again."""
     body = context.cache.body(kinds.MEMORY_STORE, key)
@@ -166,6 +184,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         context.health.pop(key, None)
         context.targets.pop(key, None)
         context.specs.pop(key, None)
+        context.wanted.pop(key, None)
         context.pods.pop(ReconcileKey(names.MEMORY_STORE, key), None)
         return None
     if body["metadata"].get("deletionTimestamp"):
@@ -197,8 +216,10 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             existing_claim=existing_claim(known_claim.claim) if known_claim and known_claim.claim else None,
             may_start=may_start,
         )
-        wanted = desired_objects(inputs)
-        problems = await sync_children(context, who, wanted.objects, wanted.held)
+        wanted = _wanted(context, inputs)
+        problems = await sync_children(
+            context, who, wanted.digests, wanted.held, lambda: desired_objects(inputs).objects
+        )
         if context.ledger.record(key, rows):
             context.watch_health(key, _FIRST_HEALTH_SECONDS)
     children = context.cache.children(own_key)

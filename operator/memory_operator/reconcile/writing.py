@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC
 from typing import Any
 
@@ -49,27 +49,31 @@ def _name_conflict(key: ChildKey) -> ApplyProblem:
 
 
 async def sync_children(
-    context: Context, owner: Identity, desired: Iterable[Manifest], held: Collection[ChildKey]
+    context: Context,
+    owner: Identity,
+    desired: Mapping[ChildKey, str],
+    held: Collection[ChildKey],
+    objects: Callable[[], Iterable[Manifest]],
 ) -> tuple[ApplyProblem, ...]:
     """Make the cluster hold what is desired of one object; return what the API server refused.
+
+    `desired` are the digests of `objects`, which are asked for only when one of them has to be written.
 
     Raises:
         TryLater: the API server could not do it now; what was written stays, the rest follows with the retry.
     """
     own_key = ReconcileKey(owner.kind, owner.key)
     children = context.cache.children(own_key)
-    wanted = list(desired)
-    for manifest in wanted:
-        key = (manifest["kind"], manifest["metadata"]["name"])
+    for key in desired:
         if key not in children:
             other = context.cache.child(kinds.ALL[key[0]], ObjectKey(owner.namespace, key[1]))
             if other is not None:
                 children[key] = other
     observed = {key: child.observed for key, child in children.items()}
-    todo = plan(owner.uid, wanted, held, observed)
+    todo = plan(owner.uid, desired, held, observed)
     problems = [_name_conflict(key) for key in todo.conflicts if children[key].owner != own_key]
-    for manifest in todo.apply:
-        key = (manifest["kind"], manifest["metadata"]["name"])
+    manifests = {(item["kind"], item["metadata"]["name"]): item for item in objects()} if todo.apply else {}
+    for key in todo.apply:
         kind = kinds.ALL[key[0]]
         try:
             if key not in children:
@@ -80,9 +84,9 @@ async def sync_children(
                 if live is not None and not _is_ours(owner, live):
                     problems.append(_name_conflict(key))
                     continue
-            elif observed[key].applied_digest == todo.digests[key]:
+            elif observed[key].applied_digest == desired[key]:
                 context.metrics.drift.labels(key[0]).inc()
-            await apply(context, manifest, todo.digests[key])
+            await apply(context, manifests[key], desired[key])
         except Refused as error:
             logger.warning("object refused", extra={"kind": key[0], "object": str(owner.key), "child": key[1]})
             problems.append(_problem(key, error))

@@ -20,7 +20,7 @@ from memory_operator.desired import agent as agents
 from memory_operator.desired import bindings, config
 from memory_operator.desired.metadata import Manifest, canonical_json
 from memory_operator.desired.ownership import desired_digest
-from memory_operator.desired.plan import Observed, plan
+from memory_operator.desired.plan import Observed, desired_digests, plan
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.volume import ExistingClaim
 from memory_operator.settings import OperatorSettings
@@ -214,8 +214,8 @@ def test_the_same_spec_renders_the_same_bytes_twice_and_then_plans_nothing(spec:
     assert canonical_json(once) == canonical_json(twice)
     uid = body("MemoryStore", "notes", spec)["metadata"]["uid"]
     observed = {(item["kind"], item["metadata"]["name"]): Observed(desired_digest(item), uid) for item in once}
-    assert plan(uid, twice, frozenset(), observed).apply == ()
-    assert plan(uid, twice, frozenset(), observed).delete == ()
+    assert plan(uid, desired_digests(twice), frozenset(), observed).apply == ()
+    assert plan(uid, desired_digests(twice), frozenset(), observed).delete == ()
 
 
 def test_a_plan_removes_what_is_ours_and_unwanted_but_never_a_claim() -> None:
@@ -225,13 +225,12 @@ def test_a_plan_removes_what_is_ours_and_unwanted_but_never_a_claim() -> None:
         ("Deployment", "held"): Observed("d", "me"),
         ("Service", "theirs"): Observed("d", "other"),
     }
-    made = plan("me", [], {("Deployment", "held")}, observed)
+    made = plan("me", {}, {("Deployment", "held")}, observed)
     assert made.delete == (("PodDisruptionBudget", "x"),)
 
 
 def test_a_plan_leaves_the_object_of_another_owner_alone() -> None:
-    manifest = {"kind": "Service", "metadata": {"name": "x"}}
-    made = plan("me", [manifest], frozenset(), {("Service", "x"): Observed("d", "other")})
+    made = plan("me", {("Service", "x"): "e"}, frozenset(), {("Service", "x"): Observed("d", "other")})
     assert made.conflicts == (("Service", "x"),)
     assert made.apply == ()
 

@@ -13,7 +13,9 @@ from memory_operator.cluster import kinds
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.conditions import Reason
+from memory_operator.desired.store import Desired, StoreInputs
 from memory_operator.errors import Forbidden, Invalid
+from memory_operator.reconcile import store as reconciling
 from memory_operator.status.snapshot import ProbeResult
 from memory_service.contract.config import ServiceConfig
 from memory_service.contract.health import Part
@@ -458,3 +460,30 @@ async def test_addresses_of_a_slice_that_vanished_unseen_are_forgotten_by_a_resy
     world.cluster.remove(kinds.ENDPOINT_SLICE, "a", "s")
     await resync(world.context)
     assert world.context.cache.addresses(store) == ()
+
+
+async def test_a_stores_objects_are_rendered_only_when_what_they_depend_on_changes_or_one_is_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready_store()
+    rendered = 0
+    render = reconciling.desired_objects
+
+    def counted(inputs: StoreInputs) -> Desired:
+        nonlocal rendered
+        rendered += 1
+        return render(inputs)
+
+    monkeypatch.setattr(reconciling, "desired_objects", counted)
+    world.says(store, report(failing={Part.JOBS: HealthReason.JOBS_DEAD}))
+    await world.settle()
+    assert world.of_store(store, "ExtractionHealthy") == ("False", "JobsDead")
+    assert rendered == 0
+    world.cluster.remove(kinds.SERVICE, "a", "notes-memory")
+    await world.settle()
+    assert world.find(kinds.SERVICE, "notes-memory") is not None
+    assert rendered == 1
+    world.agent("helper")
+    await world.settle()
+    assert "a.helper.json" in world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]
+    assert rendered > 1
