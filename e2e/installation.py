@@ -100,6 +100,7 @@ class Installation:
             "stores.image.repository": service[0],
             "stores.image.tag": service[2],
             "podDisruptionBudget.enabled": "false",
+            "injection.enabled": "true",
             **{name.replace("__", "."): value for name, value in others.items()},
         }
         return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]

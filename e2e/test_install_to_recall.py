@@ -15,6 +15,7 @@ from e2e.installation import (
     RESTRICTED,
     Installation,
     a_team,
+    agent_memory,
     agent_pods,
     say,
     store_pods,
@@ -35,6 +36,15 @@ spec:
         size: 64Mi
   longTerm:
     defaultTopK: 5
+"""
+
+
+GUEST = """
+from memory_service.client import SyncMemoryClient
+client = SyncMemoryClient.bind("team", outbox=None)
+told = client.write("today", [{"role": "user", "content": "The spare key is under the blue pot."}])
+assert told.status == "stored", told
+print(client.recall("Where is the spare key?", include=["long_term"]).long_term.items[0].text)
 """
 
 
@@ -138,6 +148,23 @@ def test_the_agents_account_is_admitted_with_a_token_for_the_store(team: Namespa
         SyncMemoryClient(endpoint=url, token=token, outbox=None) as client,
     ):
         assert client.recall("anything").problem is None
+
+
+def test_a_pod_that_only_names_its_binding_remembers(team: Namespace, memplane: Installation) -> None:
+    team.apply(
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "guest"}},
+        agent_memory("guest", tools="all"),
+    )
+    wait_for(team, "agentmemory", "guest", "Ready", "True")
+    team.apply(waiting_pod(memplane.service_image, "guest", {"memplane.dev/inject": "guest"}, account="guest"))
+    team.kubectl.wait("condition=Ready", "pod/guest", seconds=POD_READY_SECONDS)
+    said = team.cluster.wait_until(
+        "the store to let the pod in",
+        lambda: team.kubectl.execute("guest", "python", "-c", GUEST),
+        ignoring=(ProgramFailed,),
+        explain=team.describe,
+    )
+    assert said.strip() == "The spare key is under the blue pot."
 
 
 def test_a_token_is_refused_within_a_minute_of_its_pods_end(team: Namespace, memplane: Installation) -> None:
