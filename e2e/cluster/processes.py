@@ -29,7 +29,8 @@ def started_at(pid: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    # A process whose first thread has ended is a zombie at once; its ports are free when the last thread is gone.
+    return None if fields[0] in "ZX" and int(fields[17]) <= 1 else int(fields[19])
 
 
 def send(pid: int, number: signal.Signals) -> None:
