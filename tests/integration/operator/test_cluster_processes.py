@@ -29,7 +29,6 @@ def headless() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the cluster runs on Linux alone")
 def test_a_process_has_not_ended_before_its_last_thread(headless: subprocess.Popen[str]) -> None:
     assert headless.stdout is not None
     port = int(headless.stdout.readline())
