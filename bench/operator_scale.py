@@ -41,6 +41,7 @@ from memory_operator.cluster import kinds  # noqa: E402
 from memory_operator.cluster.client import KubernetesCluster, api_client  # noqa: E402
 from memory_operator.cluster.kinds import Kind  # noqa: E402
 from memory_operator.crd import conditions  # noqa: E402
+from memory_operator.errors import Conflict  # noqa: E402
 from memory_operator.pacing import TokenBucket  # noqa: E402
 from tests.integration.operator.processes import OperatorProcess, serving_reports  # noqa: E402
 
@@ -180,15 +181,23 @@ async def until(what: str, seconds: float, check: Callable[[], Awaitable[bool]],
     return time.monotonic() - began
 
 
+async def change(cluster: KubernetesCluster, kind: Kind, namespace: str, name: str, fields: Json) -> Json:
+    """Set fields of an object's spec and return it; the operator may write its status in between."""
+    while True:
+        body = await cluster.get(kind, namespace, name)
+        assert body is not None
+        try:
+            return await cluster.replace(kind, {**body, "spec": {**body["spec"], **fields}})
+        except Conflict:
+            continue
+
+
 async def change_to_status(cluster: KubernetesCluster, agents: list[tuple[str, str]]) -> list[float]:
     """Change bindings one after another; return the seconds until each status tells of the new generation."""
     found = []
     for namespace, name in agents:
-        body = await cluster.get(kinds.AGENT_MEMORY, namespace, name)
-        assert body is not None
-        body["spec"]["failureMode"] = "strict"
-        generation = (await cluster.replace(kinds.AGENT_MEMORY, body))["metadata"]["generation"]
-        began = time.monotonic()
+        changed = await change(cluster, kinds.AGENT_MEMORY, namespace, name, {"failureMode": "strict"})
+        generation, began = changed["metadata"]["generation"], time.monotonic()
 
         async def is_seen(namespace: str = namespace, name: str = name, generation: int = generation) -> bool:
             body = await cluster.get(kinds.AGENT_MEMORY, namespace, name)
@@ -222,10 +231,7 @@ async def outage(cluster: KubernetesCluster, server: LocalCluster, namespace: st
 
     async def scale(replicas: int, status: str) -> tuple[float, Counter[str], int]:
         mark = server.audit.mark()
-        body = await cluster.get(kinds.MEMORY_STORE, namespace, "outage")
-        assert body is not None
-        body["spec"]["replicas"] = replicas
-        await cluster.replace(kinds.MEMORY_STORE, body)
+        await change(cluster, kinds.MEMORY_STORE, namespace, "outage", {"replicas": replicas})
         seconds = await until("all bindings", 120, partial(told, status), pause=0.5)
         await asyncio.sleep(5)
         writes = server.audit.writes(mark, user=USER)
