@@ -6,7 +6,7 @@ into a small process. Versions decide what is newer: an answer to a write and it
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -186,6 +186,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._own: dict[str, dict[ObjectKey, JsonObject]] = {kind.name: {} for kind in kinds.OWN}
+        self._told: Counter[tuple[str, str, str]] = Counter()
         self._children: dict[str, dict[ObjectKey, Child]] = defaultdict(dict)
         self._by_owner: dict[ReconcileKey, dict[ChildKey, Child]] = defaultdict(dict)
         self._slices: dict[ObjectKey, _Slice] = {}
@@ -211,6 +212,10 @@ class Cache:
     def bodies(self, kind: Kind) -> Iterator[JsonObject]:
         """Return all of our objects of a kind, whole."""
         yield from self._own[kind.name].values()
+
+    def told(self) -> dict[tuple[str, str, str], int]:
+        """Return how many of our objects say what: by kind, type of condition, and its status."""
+        return {key: count for key, count in sorted(self._told.items()) if count}
 
     def children(self, owner: ReconcileKey) -> dict[ChildKey, Child]:
         """Return what exists of one of our objects, by kind and name."""
@@ -270,7 +275,7 @@ class Cache:
             body = self._own[kind.name].get(key)
             if body is None or (uid is not None and body["metadata"]["uid"] != uid):
                 return set()
-            del self._own[kind.name][key]
+            self._keep_own(kind, key, None)
             return self._index(kind, key, None)
         if kind == kinds.ENDPOINT_SLICE:
             return self._remove_slice(key)
@@ -315,10 +320,22 @@ class Cache:
         if old is not None and version(old) >= version(body):
             return set()
         kept = _stripped(body)
-        self._own[kind.name][key] = kept
+        self._keep_own(kind, key, kept)
         if old is not None and _relevant(kind, old) == _relevant(kind, kept):
             return {ReconcileKey(kind.name, key)}
         return self._index(kind, key, kept)
+
+    def _keep_own(self, kind: Kind, key: ObjectKey, body: JsonObject | None) -> None:
+        """Keep one of our objects, or none any more, and count what it says: counting all at a scrape takes long."""
+        objects = self._own[kind.name]
+        for item in conditions.listed(objects.get(key)):
+            self._told[(kind.name, item["type"], item["status"])] -= 1
+        for item in conditions.listed(body):
+            self._told[(kind.name, item["type"], item["status"])] += 1
+        if body is None:
+            del objects[key]
+        else:
+            objects[key] = body
 
     def _index(self, kind: Kind, key: ObjectKey, body: JsonObject | None) -> set[ReconcileKey]:
         found = {ReconcileKey(kind.name, key)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -102,6 +102,11 @@ def timestamp(moment: datetime) -> str:
 def parse_timestamp(text: str) -> datetime:
     """Return the aware time that a Kubernetes timestamp names."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def listed(body: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    """Return the conditions of an object that may not exist."""
+    return ((body or {}).get("status") or {}).get("conditions") or ()
 
 
 def by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

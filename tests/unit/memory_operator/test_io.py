@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -21,11 +22,12 @@ from memory_operator.cluster import kinds
 from memory_operator.cluster.client import translated
 from memory_operator.cluster.health import HealthTarget, HealthUnavailable, HttpHealthReader, host_port
 from memory_operator.cluster.probing import HttpModelProber
-from memory_operator.crd import model_api
+from memory_operator.crd import conditions, model_api
 from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, Refused, Throttled
 from memory_operator.metrics import Metrics
 from memory_operator.probes import Vitals, serving
+from memory_operator.reconcile.gauges import ObjectGauges
 from memory_operator.reconcile.ledger import Ledger
 from memory_operator.reconcile.monitor import HealthMonitor
 from memory_operator.settings import InvalidSettings, OperatorSettings, from_environment
@@ -325,6 +327,33 @@ async def test_the_operators_own_probes_and_metrics() -> None:
         assert await status("/readyz") == 200
         clock.seconds = 901
         assert await status("/livez") == 503
+
+
+async def test_objects_are_counted_by_what_they_say() -> None:
+    world = World()
+    gauges = ObjectGauges(world.context.cache)
+
+    def told() -> dict[tuple[str, ...], float]:
+        return {tuple(item.labels.values()): item.value for family in gauges.collect() for item in family.samples}
+
+    assert told() == {}
+    store = await world.ready_store()
+    world.agent("one")
+    world.agent("two", memoryStore="absent")
+    await world.settle(60)
+    assert told()[("MemoryStore", "Ready", "True")] == 1
+    assert told()[("AgentMemory", "MemoryDegraded", "True")] == 1
+    expected = Counter(
+        (kind.name, item["type"], item["status"])
+        for kind in kinds.OWN
+        for body in world.context.cache.bodies(kind)
+        for item in conditions.listed(body)
+    )
+    assert told() == expected
+    world.cluster.remove(kinds.MEMORY_STORE, store.namespace, store.name)
+    await world.settle(60)
+    assert {labels[0] for labels in told()} == {"AgentMemory"}
+    assert told()[("AgentMemory", "MemoryDegraded", "True")] == 2
 
 
 def test_an_event_loop_that_stands_still_is_noticed() -> None:
