@@ -257,6 +257,14 @@ class Cache:
             found |= self._slices[item].addresses
         return tuple(sorted(found))
 
+    def knows(self, kind: Kind, body: Mapping[str, Any]) -> bool:
+        """Whether one of our objects, or a namespace, is here, as new as this or newer."""
+        if kind == kinds.NAMESPACE:
+            namespace = self._namespaces.get(body["metadata"]["name"])
+            return namespace is not None and namespace[0] >= version(body)
+        own = self._own[kind.name].get(key_of(body))
+        return own is not None and version(own) >= version(body)
+
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def put(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
@@ -317,7 +325,7 @@ class Cache:
     def _put_own(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
         key = key_of(body)
         old = self._own[kind.name].get(key)
-        if old is not None and version(old) >= version(body):
+        if self.knows(kind, body):
             return set()
         kept = _stripped(body)
         self._keep_own(kind, key, kept)
@@ -408,7 +416,7 @@ class Cache:
     def _put_namespace(self, body: Mapping[str, Any]) -> set[ReconcileKey]:
         name, labels = body["metadata"]["name"], dict(body["metadata"].get("labels") or {})
         old = self._namespaces.get(name)
-        if old is not None and old[0] >= version(body):
+        if self.knows(kinds.NAMESPACE, body):
             return set()
         self._namespaces[name] = (version(body), labels)
         if old is not None and old[1] == labels:

@@ -52,6 +52,8 @@ LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
 
 OWN: Final = (MEMORY_STORE, AGENT_MEMORY, MODEL_API)
+MADE_BY_PEOPLE: Final = (*OWN, NAMESPACE)
+"""kopf watches these; all others are what the operator makes."""
 CHILDREN: Final = (
     SERVICE_ACCOUNT,
     ROLE,
@@ -67,11 +69,6 @@ CHILDREN: Final = (
 ALL: Final = {
     kind.name: kind for kind in (*OWN, *CHILDREN, POD, ENDPOINT_SLICE, NAMESPACE, CLUSTER_ROLE_BINDING, LEASE)
 }
-
-
-def is_made_by_people(kind: Kind) -> bool:
-    """Whether people write objects of a kind, so that kopf watches it; the others are what the operator makes."""
-    return kind in (*OWN, NAMESPACE)
 
 
 def watched(settings: OperatorSettings) -> dict[Kind, str]:

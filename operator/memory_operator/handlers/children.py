@@ -68,6 +68,6 @@ async def run(context: Context, watcher: Watcher) -> None:
     """Follow every kind that the operator makes, in each of its namespaces, until cancelled."""
     async with asyncio.TaskGroup() as group:
         for kind in kinds.watched(context.settings):
-            if not kinds.is_made_by_people(kind):
+            if kind not in kinds.MADE_BY_PEOPLE:
                 for namespace in kinds.places(kind, context.settings):
                     group.create_task(follow(context, watcher, kind, namespace))

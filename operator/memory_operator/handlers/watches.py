@@ -13,6 +13,7 @@ from memory_operator.cluster.cache import key_of
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import SERVER_SECONDS
 from memory_operator.crd.base import JsonObject
+from memory_operator.handlers.sessions import session
 from memory_operator.reconcile.context import Context
 from memory_operator.settings import OperatorSettings
 
@@ -32,12 +33,13 @@ def take(context: Context, kind: Kind, event_type: str | None, body: JsonObject)
 def registry(context: Context) -> kopf.OperatorRegistry:
     """Return the handlers of the kinds that people write; `handlers.children` follows the others."""
     handlers = kopf.OperatorRegistry()
-    for kind in filter(kinds.is_made_by_people, kinds.watched(context.settings)):
+    for kind in filter(kinds.MADE_BY_PEOPLE.__contains__, kinds.watched(context.settings)):
         _watch(handlers, context, kind)
 
     @kopf.on.login(registry=handlers)
-    def login(**arguments: Any) -> kopf.ConnectionInfo | None:
-        return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+    async def login(**arguments: Any) -> kopf.AiohttpSession | None:
+        found = kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
+        return session(found, context.cache) if found is not None else None
 
     return handlers
 
