@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -80,13 +80,13 @@ def query_terms(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_stems(text, with_ideographs=False)))
 
 
-def _stems(text: str, *, with_ideographs: bool) -> Iterator[str]:
+def _stems(text: str, *, with_ideographs: bool) -> Iterable[str]:
     if text.isascii():
-        for word in _ASCII_WORD.findall(text.lower()):
-            stem = _stem(word[:MAX_WORD_CHARS])
-            if stem:
-                yield stem
-        return
+        return filter(None, [_stem(word[:MAX_WORD_CHARS]) for word in _ASCII_WORD.findall(text.lower())])
+    return _unicode_stems(text, with_ideographs=with_ideographs)
+
+
+def _unicode_stems(text: str, *, with_ideographs: bool) -> Iterator[str]:
     for match in _WORD.finditer(unicodedata.normalize("NFKC", text).casefold()):
         word = match.group()
         end = 0

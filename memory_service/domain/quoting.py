@@ -17,6 +17,11 @@ _UNSAFE = re.compile(
 """What JSON leaves as it is and a reader may not: tag brackets, fences, and characters that are invisible, break lines
 or turn the direction of writing."""
 
+_UNSAFE_ASCII = "<>`\x7f"
+"""What of that can stand in plain ASCII: most texts have none of it, which is soon seen."""
+
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
+
 _PLAIN_NAME = re.compile(r"[^\W_](?:[\w .'-]{0,38}[\w.])?")
 
 
@@ -38,7 +43,10 @@ class Counter(Protocol):
 
 def quoted(text: str) -> str:
     """Return a text as a JSON string that is safe in any frame; `json.loads` gives the text back."""
-    return _UNSAFE.sub(_escaped, json.dumps(text, ensure_ascii=False))
+    whole = _as_json(text)
+    if whole.isascii() and not any(character in whole for character in _UNSAFE_ASCII):
+        return whole
+    return _UNSAFE.sub(_escaped, whole)
 
 
 def quoted_within(text: str, max_tokens: int, counter: Counter, *, marker: str = "…") -> str:

@@ -10,6 +10,7 @@ neither move a row nor be inferred from one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -80,7 +81,7 @@ class Columns(Protocol):
     @property
     def lengths(self) -> NDArray[np.float32]: ...
     @property
-    def term_counts(self) -> NDArray[np.float32]: ...
+    def hits(self) -> Hits: ...
     @property
     def cosines(self) -> NDArray[np.float32]: ...
     @property
@@ -93,6 +94,31 @@ class Columns(Protocol):
     def document_counts(self) -> NDArray[np.int64]: ...
     @property
     def talk(self) -> Talk | None: ...
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Where a query's terms occur: cell by cell the row, the number of the term and how often.
+
+    `width` is the number of terms. The cells of a row are in the order of the terms; a row without any has none.
+    """
+
+    rows: NDArray[np.int64]
+    terms: NDArray[np.int64]
+    counts: Floats
+    width: int
+
+    @classmethod
+    def of(cls, table: NDArray[np.generic]) -> Hits:
+        """Return the cells of a table with a row for each row and a column for each term that are not zero."""
+        terms, rows = np.nonzero(table.T)
+        return cls(rows, terms, table[rows, terms].astype(np.float64), table.shape[1])
+
+    def table(self, size: int) -> NDArray[np.float64]:
+        """Return them as the table of `size` rows that `of` takes."""
+        table = np.zeros((size, self.width))
+        table[self.rows, self.terms] = self.counts
+        return table
 
 
 @dataclass(frozen=True)
@@ -249,13 +275,14 @@ def rank(
     keys, passes, shown = rows.keys[at], rows.passes[at], rows.shown[at]
 
     above = scores >= max(floor, _NOTHING)
+    fits = passes & ~shown
     filtered = above & ~passes & ~shown
-    chosen = _best(ranks, keys, above & passes & ~shown, top + 1)
+    chosen = _best(ranks, keys, above & fits, top + 1)
     left = [LeftOut(*_identity(key), "top_k") for key in keys[chosen[top:]].tolist()]
     reasons: tuple[tuple[Literal["below_floor", "in_window", "filtered"], NDArray[np.bool_]], ...] = (
         ("in_window", above & passes & shown),
         ("filtered", filtered),
-        ("below_floor", ~above & (scores >= _NOTHING) & passes & ~shown),
+        ("below_floor", ~above & (scores >= _NOTHING) & fits),
     )
     for reason, mask in reasons:
         best = _best(ranks, keys, mask, top)
@@ -443,16 +470,13 @@ def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
     """Return each row's BM25, that of turns smoothed over their conversation, and what of it is not the session's as
     a share of the highest that any text could have for this query.
     """
-    size, width = pool.term_counts.shape
+    size, hits = len(pool.row_ids), pool.hits
+    row, term, counts, width = hits.rows, hits.terms, hits.counts, hits.width
     if width == 0:
         return np.zeros(size), np.zeros(size)
     population = max(pool.population, size)
     idf = _idf(population, pool.document_counts.astype(np.float64))
     mean = max(pool.total_length, 1.0) / max(population, 1)
-    flat = pool.term_counts.T.ravel()
-    filled = np.flatnonzero(flat)
-    term, row = np.divmod(filled, size)
-    counts = flat[filled].astype(np.float64)
     own = _bm25(row, term, counts, pool.lengths[row].astype(np.float64) / mean, idf, weights.k1, weights.b, size)
     highest = float(idf.sum()) * (weights.k1 + 1)
     if pool.tier == "fact":
@@ -582,7 +606,9 @@ def _parts(rows: _Rows, at: NDArray[np.intp], has_cosine: NDArray[np.bool_], wei
 
 def _standardised(values: Floats, at: NDArray[np.intp]) -> Floats:
     """Return the z-scores of some of the values; zero where all are alike."""
-    spread = float(values.std())
+    mean = float(values.mean())
+    apart = values - mean
+    spread = math.sqrt(float(apart @ apart) / len(values))
     if spread < 1e-9:
         return np.zeros(len(at))
-    return (values[at] - float(values.mean())) / spread
+    return apart[at] / spread

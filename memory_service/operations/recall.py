@@ -5,7 +5,7 @@ Recall writes nothing, and a part that is away makes it poorer, never wrong: it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -41,6 +41,7 @@ from memory_service.operations.turns import shown_answer
 from memory_service.operations.windows import read_window
 from memory_service.ports.records import (
     DigestRow,
+    Episode,
     FactRow,
     ItemFilters,
     SearchQuery,
@@ -136,7 +137,7 @@ class _Look:
         named = {*scopes.generation_owners(self.caller, self.request.session_id)}
         for read in self.plan.reads if self.wants_long_term else ():
             named.update(owner for owner in (*read.facts, *read.episodes) if isinstance(owner, Owner))
-        tx.owners.find(sorted(named))
+        (tx.owners.find_searched if self.wants_long_term else tx.owners.find)(sorted(named))
 
     def _outcome(self, found: _Found | None, has_session_memory: bool) -> Outcome:
         if found is not None:
@@ -180,14 +181,12 @@ class _Look:
         outcome = Outcome(ranking.outcome.value)
         if ranking.outcome is RankOutcome.APPLIED and not chosen:
             outcome = Outcome.BUDGET_EXHAUSTED
-        left_facts = tx.facts.by_row_ids(
-            searched.owner_ids, [left.row_id for left in ranking.left_out if left.tier == "fact"]
-        )
+        left_facts = tx.facts.ids(searched.owner_ids, [left.row_id for left in ranking.left_out if left.tier == "fact"])
         for left in ranking.left_out:
             if left.tier == "episode":
                 omitted.setdefault(episode_id(left.row_id), left.reason)
             elif left.row_id in left_facts:
-                omitted.setdefault(left_facts[left.row_id].id, left.reason)
+                omitted.setdefault(left_facts[left.row_id], left.reason)
         return _Found(
             outcome,
             items=tuple(rows.items(chosen, explain=request.explain)),
@@ -245,23 +244,16 @@ class _Rows:
     """The ranked rows with what was stored for them; a row that went meanwhile is left out."""
 
     ranked: Sequence[Ranked]
-    facts: dict[int, FactRow]
-    turns: dict[int, TurnRow]
-    sessions: dict[int, SessionRow]
+    facts: Mapping[int, FactRow]
+    episodes: Mapping[int, Episode]
 
     @classmethod
     def fetch(cls, tx: Transaction, searched: _Searched, ranked: Sequence[Ranked]) -> _Rows:
         owner_ids = searched.owner_ids
-        facts = dict(tx.facts.by_row_ids(owner_ids, [entry.row_id for entry in ranked if entry.tier == "fact"]))
-        turns = dict(tx.turns.get(owner_ids, [entry.row_id for entry in ranked if entry.tier == "episode"]))
-        sessions = dict(tx.sessions.get_many({turn.session_id for turn in turns.values()}))
-        there = [
-            entry
-            for entry in ranked
-            if (entry.tier == "fact" and entry.row_id in facts)
-            or (entry.row_id in turns and turns[entry.row_id].session_id in sessions)
-        ]
-        return cls(there, facts, turns, sessions)
+        facts = tx.facts.by_row_ids(owner_ids, [entry.row_id for entry in ranked if entry.tier == "fact"])
+        episodes = tx.turns.get(owner_ids, [entry.row_id for entry in ranked if entry.tier == "episode"])
+        there = [entry for entry in ranked if entry.row_id in (facts if entry.tier == "fact" else episodes)]
+        return cls(there, facts, episodes)
 
     def settled(self, query_terms: Sequence[str]) -> _Rows:
         """Return the rows in their final order, now that what they say is there."""
@@ -271,7 +263,7 @@ class _Rows:
                 fact = self.facts[entry.row_id]
                 details[entry.tier, entry.row_id] = Detail.of(fact.text, fact.importance)
             else:
-                details[entry.tier, entry.row_id] = Detail.of(self.turns[entry.row_id].text)
+                details[entry.tier, entry.row_id] = Detail.of(self.episodes[entry.row_id].turn.text)
         return replace(self, ranked=settled(self.ranked, details, query_terms=query_terms))
 
     def recalled(self) -> list[Recalled]:
@@ -293,7 +285,7 @@ class _Rows:
         if entry.tier == "fact":
             fact = self.facts[entry.row_id]
             return Recalled(id=fact.id, tier="fact", text=fact.text, said_at=fact.said_at)
-        turn = self.turns[entry.row_id]
+        turn = self.episodes[entry.row_id].turn
         return Recalled(
             id=episode_id(turn.id),
             tier="episode",
@@ -308,13 +300,12 @@ class _Rows:
     def _item(self, entry: Ranked, explain: dict[str, float] | None) -> Item:
         if entry.tier == "fact":
             return fact_item(self.facts[entry.row_id], score=entry.score, explain=explain)
-        turn = self.turns[entry.row_id]
-        owner = self.sessions[turn.session_id].owner
+        episode = self.episodes[entry.row_id]
         return episode_item(
-            turn,
-            session_id=owner.session,
+            episode.turn,
+            session_id=episode.session,
             scope=entry.scope,
-            workspace=owner.workspace,
+            workspace=episode.workspace,
             score=entry.score,
             explain=explain,
         )

@@ -16,7 +16,7 @@ from memory_service.contract.sessions import JobKind, JobState
 from memory_service.contract.turns import Role
 from memory_service.contract.verbs import ErasureStatus
 from memory_service.domain.owners import Owner
-from memory_service.domain.ranking import Talk
+from memory_service.domain.ranking import Hits, Talk
 
 Vector = NDArray[np.float32]
 """One unit vector of the store's dimension."""
@@ -86,6 +86,15 @@ class TurnRow:
     tokens: int
     client_id: str | None
     infer: bool
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A turn that was found again, with the id of its session and the session's workspace."""
+
+    turn: TurnRow
+    session: str
+    workspace: str
 
 
 @dataclass(frozen=True)
@@ -299,8 +308,8 @@ class Pool:
     """Seconds since 1970, UTC."""
     lengths: NDArray[np.float32]
     """Number of stems of the row."""
-    term_counts: NDArray[np.float32]
-    """n x t: how often each query term occurs in each row."""
+    hits: Hits
+    """How often each query term occurs in each row."""
     cosines: NDArray[np.float32]
     """Cosine clipped to 0..1 and rounded to 6 digits; NaN where the row has no vector yet or the query has none."""
     passes: NDArray[np.bool_]

@@ -17,6 +17,7 @@ from memory_service.domain.callers import Principal
 from memory_service.domain.owners import AgentPairs, Erasure, Owner, PrincipalPairs
 from memory_service.ports.records import (
     DigestRow,
+    Episode,
     FactChange,
     FactDraft,
     FactRow,
@@ -45,6 +46,9 @@ class Owners(Protocol):
 
     def find(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
         """Return the rows of these owners; one under which nothing was ever stored is left out."""
+
+    def find_searched(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Like `find`, for owners whose rows are about to be searched: one look for both."""
 
     def get(self, owner_id: int) -> OwnerRow | None:
         """Return an owner by its number."""
@@ -143,7 +147,7 @@ class Turns(Protocol):
     ) -> Sequence[TurnRow]:
         """Return turns of these pairs (of one session of theirs) by row id, after one; the episodes of a scope."""
 
-    def get(self, homes: Collection[int], row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
+    def get(self, homes: Collection[int], row_ids: Sequence[int]) -> Mapping[int, Episode]:
         """Return turns of these owners that a Pool named, by row id; ids that are gone are left out."""
 
     def expire(self, *, before: datetime, limit: int) -> int:
@@ -177,6 +181,9 @@ class Facts(Protocol):
 
     def by_row_ids(self, owner_ids: Collection[int], row_ids: Sequence[int]) -> Mapping[int, FactRow]:
         """Return facts of these owners that a Pool named."""
+
+    def ids(self, owner_ids: Collection[int], row_ids: Sequence[int]) -> Mapping[int, str]:
+        """Return the ids of facts of these owners that a Pool named, by row id."""
 
     def by_key(self, owner: Owner, key: str) -> FactRow | None:
         """Return the active or pending fact of this owner with this key."""

@@ -13,6 +13,7 @@ from memory_service.ports.records import Vector
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def micros(moment: datetime) -> int:
@@ -37,7 +38,7 @@ def moment_or_none(value: int | None) -> datetime | None:
 
 def dump(value: Any) -> str:
     """Return compact JSON with its characters as they are."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _compact(value)
 
 
 def dump_parts(parts: Sequence[Mapping[str, Any]] | None) -> str | None:
@@ -52,7 +53,7 @@ def load_parts(text: str | None) -> tuple[Mapping[str, Any], ...] | None:
 
 def load_strings(text: str) -> tuple[str, ...]:
     """Return a stored JSON list of strings."""
-    return tuple(json.loads(text))
+    return () if text == "[]" else tuple(json.loads(text))
 
 
 def join_terms(terms: Iterable[str]) -> str:

@@ -37,9 +37,9 @@ class RowTransaction:
 
     def __init__(self, link: Link, searches: SearchIndex, *, writes: bool) -> None:
         self.link = link
-        search = searches.over(link, committed=not writes)
-        self.search: Search = search
         self.owners: Owners = (owners := OwnerKeys(link, keeps=not writes))
+        search = searches.over(link, committed=not writes, states=owners.states)
+        self.search: Search = search
         self.sessions: Sessions = (sessions := SessionRows(link, owners))
         self.turns: Turns = TurnRows(link)
         self.digests: Digests = DigestRows(link)

@@ -121,6 +121,7 @@ def conversation(tx: Transaction) -> None:
     tx.owners.pairs(AgentPairs(AGENT))
     tx.owners.pairs(PrincipalPairs(ALICE))
     tx.owners.get(session.home_id)
+    tx.owners.find_searched([pair_of(principal=ALICE), owner])
     tx.turns.expire(before=tx.now() - timedelta(days=1), limit=5)
 
 
@@ -136,6 +137,7 @@ def facts(tx: Transaction) -> None:
     tx.facts.store_vectors({"f": (1, vector(1))})
     tx.facts.change("f", FactChange({"text": "x"}, terms=("x",)), event="corrected", actor="t", now=tx.now())
     tx.facts.by_row_ids([tx.owners.ensure(owner).id], [row.row_id])
+    tx.facts.ids([tx.owners.ensure(owner).id], [row.row_id])
     tx.facts.history("f")
     every = ItemFilters(
         now=tx.now(), kinds=frozenset({Kind.SEMANTIC}), categories=frozenset({"c"}), tags=frozenset({"t"}),
@@ -144,6 +146,7 @@ def facts(tx: Transaction) -> None:
     tx.facts.list(list(tx.owners.find([owner]).values()), filters=every, limit=5, after=3)
     tx.facts.list_all(filters=every, limit=5, after=3)
     tx.facts.without_vector(limit=5)
+    tx.facts.count_active()
     tx.facts.expire(now=tx.now(), facts_before=tx.now() - timedelta(days=1), limit=5)
     tx.facts.delete("f")
 

@@ -77,6 +77,10 @@ async def test_a_fact_comes_back_with_every_field(store: Store) -> None:
     for owners, known in (([owner.id, 999], {row.row_id: row}), ([999], {}), ([], {})):
         read = partial(lambda tx, owners: tx.facts.by_row_ids(owners, [row.row_id, 999]), owners=owners)
         assert await store.storage.read(read) == known
+        ids = await store.storage.read(
+            partial(lambda tx, owners: tx.facts.ids(owners, [row.row_id, 999]), owners=owners)
+        )
+        assert ids == {row_id: fact.id for row_id, fact in known.items()}
     assert await store.storage.read(lambda tx: tx.facts.get("unknown")) is None
 
 

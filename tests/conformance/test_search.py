@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.domain.owners import Owner, PairErasure, SessionErasure
 from memory_service.ports.records import FactChange, OwnerRow, Pool, SearchQuery, SessionRow
 from memory_service.ports.storage import Transaction
+from memory_service.storage.transaction import RowTransaction
+from tests.conformance.test_costs import recorded
 from tests.fakes.corpora import (
     NOW,
     add_facts,
@@ -40,7 +43,11 @@ from tests.fakes.stores import (
     vector,
 )
 
-COLUMNS = ("row_ids", "session_ids", "seqs", "roles", "said_at", "lengths", "term_counts", "cosines", "passes")
+COLUMNS = ("row_ids", "session_ids", "seqs", "roles", "said_at", "lengths", "cosines", "passes")
+
+
+def term_counts(pool: Pool) -> NDArray[np.float64]:
+    return pool.hits.table(len(pool.row_ids))
 
 
 async def write(store: Store, owner: Owner, *texts: str) -> None:
@@ -76,6 +83,7 @@ async def facts(store: Store, asked: SearchQuery, owner: Owner | None = None) ->
 def by_row(pool: Pool) -> dict[int, tuple[Any, ...]]:
     """Return a pool's rows by id, so that two pools compare whatever their order is."""
     columns = [np.nan_to_num(getattr(pool, name), nan=-1.0).tolist() for name in COLUMNS]
+    columns.append(term_counts(pool).tolist())
     rows = zip(*columns, strict=True)
     return {row[0]: tuple(tuple(value) if isinstance(value, list) else value for value in row) for row in rows}
 
@@ -92,7 +100,7 @@ async def test_turns_are_found_by_words_from_the_write_on_and_by_meaning_when_th
     await write(store, session_of(), "green tea", "black coffee tea tea")
     asked = query(vector(1), "tea", "coffee", "none")
     pool = await episodes(store, asked)
-    assert pool.term_counts.tolist() == [[1, 0, 0], [2, 1, 0]]
+    assert term_counts(pool).tolist() == [[1, 0, 0], [2, 1, 0]]
     assert pool.document_counts.tolist() == [2, 1, 0]
     assert np.isnan(pool.cosines).all()
 
@@ -281,7 +289,7 @@ async def test_facts_pass_the_filters_that_they_meet(store: Store, exact_rows: i
     ]
     for filters, expected in cases:
         pool = await facts(store, query(None, "tea", **filters))
-        assert int((pool.passes & (pool.term_counts[:, 0] > 0)).sum()) == expected, filters
+        assert int((pool.passes & (term_counts(pool)[:, 0] > 0)).sum()) == expected, filters
         assert statistics(pool)[:3] == (4, 4.0, [3])
 
 
@@ -309,11 +317,11 @@ async def test_changed_facts_are_found_as_they_are_now(store: Store) -> None:
         lambda tx: tx.facts.add(fact("tea", pair_of(), vector=vector(1)), fact_id=name, actor="t", now=tx.now())
     )
     asked = query(vector(2), "tea", "coffee")
-    assert (await facts(store, asked)).term_counts.tolist() == [[1, 0]]
+    assert term_counts(await facts(store, asked)).tolist() == [[1, 0]]
     change = FactChange({"text": "coffee", "importance": 0.5}, terms=("coffee",), vector=vector(2))
     await store.storage.transact(lambda tx: tx.facts.change(name, change, event="corrected", actor="t", now=tx.now()))
     pool = await facts(store, asked)
-    assert pool.term_counts.tolist() == [[0, 1]]
+    assert term_counts(pool).tolist() == [[0, 1]]
     assert pool.cosines.tolist() == [1.0]
     assert pool.document_counts.tolist() == [0, 1]
     await store.storage.transact(lambda tx: tx.facts.delete(name))
@@ -339,6 +347,49 @@ async def test_similar_facts_are_the_owners_active_ones_nearest_first(store: Sto
     assert found[1][1] == pytest.approx(float(np.clip(max(vector(n) @ vector(2) for n in (0, 1)), 0, 1)), abs=2e-6)
 
 
+async def test_owners_found_to_be_searched_are_not_asked_about_again(store: Store) -> None:
+    """What a search finds is the same; one look tells of all owners whether what is kept of them still holds."""
+    pair, stranger = pair_of(), pair_of(principal=ALICE)
+    asked = query(None, "tea", "oslo")
+    await write(store, session_of(), "green tea")
+    await store.storage.transact(
+        lambda tx: tx.facts.add(fact("oslo home", pair), fact_id="f1", actor="t", now=tx.now())
+    )
+
+    def search(tx: Transaction) -> tuple[list[int], list[str]]:
+        assert isinstance(tx, RowTransaction)
+        rows = tx.owners.find_searched([pair, stranger])
+        assert rows == tx.owners.find([pair, stranger])
+        assert set(rows) == {pair}
+        with recorded(tx) as statements:
+            pools = [tx.search.facts(rows[pair], asked), tx.search.episodes([rows[pair]], asked, session=None)]
+        return [len(pool.row_ids) for pool in pools], [sql for sql, _ in statements]
+
+    await store.storage.read(search)
+    assert await store.storage.read(search) == ([1, 1], [])
+    await write(store, session_of("s2"), "black tea")
+    await store.storage.transact(lambda tx: tx.facts.add(fact("oslo job", pair), fact_id="f2", actor="t", now=tx.now()))
+    found, statements = await store.storage.read(search)
+    assert found == [2, 2]
+    assert statements
+
+
+async def test_a_transaction_that_writes_finds_what_it_has_just_written(store: Store) -> None:
+    pair = pair_of()
+    asked = query(None, "oslo")
+
+    def work(tx: Transaction) -> list[int]:
+        tx.owners.ensure(pair)
+        found = []
+        for number in range(3):
+            row = tx.owners.find_searched([pair])[pair]
+            found.append(len(tx.search.facts(row, asked).row_ids))
+            tx.facts.add(fact("oslo", pair), fact_id=f"f{number}", actor="t", now=tx.now())
+        return found
+
+    assert await store.storage.transact(work) == [0, 1, 2]
+
+
 async def test_a_session_of_another_pair_gives_nothing(store: Store) -> None:
     await write(store, session_of(), "mine")
     await write(store, session_of(principal=ALICE), "hers")
@@ -348,7 +399,7 @@ async def test_a_session_of_another_pair_gives_nothing(store: Store) -> None:
     assert len((await episodes(store, asked)).row_ids) == 2
     assert not len((await episodes(store, asked, session=session_of(principal=ALICE))).row_ids)
     empty = await store.storage.read(lambda tx: tx.search.episodes([], asked, session=None))
-    assert (len(empty.row_ids), empty.population, empty.term_counts.shape) == (0, 0, (0, 2))
+    assert (len(empty.row_ids), empty.population, term_counts(empty).shape) == (0, 0, (0, 2))
 
 
 async def test_erased_rows_vanish_at_once(store: Store) -> None:

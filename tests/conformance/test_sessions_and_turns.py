@@ -302,9 +302,9 @@ async def test_turns_of_pairs_are_listed_by_row_under_their_owners_only(store: S
         await store.storage.read(lambda tx, who=who: tx.owners.find([who])[who].id)
         for who in (pair_of(principal=ALICE), pair_of(principal=BOB))
     ]
-    for homes, expected in (([alice, bob], ["a2"]), ([bob], []), ([], [])):
+    for homes, expected in (([alice, bob], [("a2", "s1", "")]), ([bob], []), ([], [])):
         by_row = await store.storage.read(lambda tx, homes=homes: tx.turns.get(homes, [after, 999_999]))
-        assert [row.text for row in by_row.values()] == expected
+        assert [(row.turn.text, row.session, row.workspace) for row in by_row.values()] == expected
 
 
 async def test_old_turns_expire_and_leave_the_totals_right(store: Store) -> None:

@@ -67,7 +67,7 @@ def fact_row(found: Row, sources: tuple[FactSource, ...]) -> FactRow:
         pinned=bool(found[15]),
         status=FactStatus(found[16]),
         expires_at=moment_or_none(found[17]),
-        attributes=json.loads(found[18]),
+        attributes={} if found[18] == "{}" else json.loads(found[18]),
         revision=found[19],
         created_at=moment(found[20]),
         updated_at=moment(found[21]),

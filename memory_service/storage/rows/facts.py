@@ -76,6 +76,17 @@ class FactRows:
         )
         return {fact.row_id: fact for fact in found}
 
+    def ids(self, owner_ids: Collection[int], row_ids: Sequence[int]) -> Mapping[int, str]:
+        """Return the ids of facts of these owners by row id."""
+        if not row_ids or not owner_ids:
+            return {}
+        return dict(
+            self._link.rows(
+                "SELECT f.row_id, f.id FROM @facts AS f WHERE [[|+]]f.owner_id IN [:owners] AND f.row_id IN [:ids]",
+                {"owners": sorted(owner_ids), "ids": list(row_ids)},
+            )
+        )
+
     def by_key(self, owner: Owner, key: str) -> FactRow | None:
         """Return the active or pending fact of this owner with this key."""
         return self._of(owner, f"f.key = :key AND f.key IS NOT NULL AND {LIVE}", {"key": key})

@@ -18,15 +18,21 @@ from memory_service.domain.owners import AgentPairs, Owner, PrincipalPairs
 from memory_service.ports.records import OwnerRow
 from memory_service.storage.encoding import moment_or_none
 from memory_service.storage.statements import LOCK, Link, Row
+from memory_service.storage.states import COLUMNS as STATE
+from memory_service.storage.states import TABLES as WITH_SESSIONS
+from memory_service.storage.states import OwnerState, state
 
 READABLE = "o.scope, o.agent, o.principal, o.session, o.workspace"
 """Columns of `@owners AS o` that `readable` reads back."""
 
-_SELECT = f"SELECT o.id, o.key, o.generation, o.erased_at, {READABLE} FROM @owners AS o"
+_COLUMNS = f"o.id, o.key, o.generation, o.erased_at, {READABLE}"
+_SELECT = f"SELECT {_COLUMNS} FROM @owners AS o"
+_WITH_STATE = f"SELECT {_COLUMNS}, {STATE} FROM {WITH_SESSIONS} WHERE o.key IN [:keys] GROUP BY o.id ORDER BY o.id"
 
 
-def readable(columns: Sequence[str]) -> Owner:
-    """Return the owner in the columns of READABLE."""
+@lru_cache(maxsize=4_096)
+def readable(columns: tuple[str, ...]) -> Owner:
+    """Return the owner in the columns of READABLE; the rows of one answer name the same few again."""
     scope, agent, principal, session, workspace = columns
     return Owner(Scope(scope), agent, principal, session, workspace)
 
@@ -39,6 +45,8 @@ class OwnerKeys:
         self._link = link
         self._ids: dict[Owner, int] = {}
         self._kept: dict[Owner, OwnerRow | None] | None = {} if keeps else None
+        self.states: dict[int, OwnerState] = {}
+        """What `find_searched` learned, by owner."""
 
     def key(self, owner: Owner) -> str:
         """Return the hash under which an owner is stored."""
@@ -57,6 +65,18 @@ class OwnerKeys:
         if missing:
             kept.update({**dict.fromkeys(missing), **self._rows(missing, "")})
         return {owner: row for owner in owners if (row := kept[owner]) is not None}
+
+    def find_searched(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Like `find`, and a search of these owners need not ask whether what is kept of them still holds."""
+        if self._kept is None:
+            return self.find(owners)
+        by_key = {self.key(owner): owner for owner in owners}
+        for row in self._link.rows(_WITH_STATE, {"keys": sorted(by_key)}):
+            owner = by_key.pop(row[1])
+            self._kept[owner] = _owner_row(owner, row)
+            self.states[row[0]] = state(row[9:])
+        self._kept.update(dict.fromkeys(by_key.values()))
+        return self.find(owners)
 
     def get(self, owner_id: int) -> OwnerRow | None:
         """Return an owner by its number."""

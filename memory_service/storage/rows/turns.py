@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from memory_service.ports.records import ROLES, OwnerRow, SessionRow, TurnDraft, TurnRow, Vector
+from memory_service.ports.records import ROLES, Episode, OwnerRow, SessionRow, TurnDraft, TurnRow, Vector
 from memory_service.storage.encoding import dump_parts, join_terms, load_parts, micros, moment
 from memory_service.storage.statements import LOCK, Link, Row
 
@@ -123,16 +123,17 @@ class TurnRows:
         )
         return [turn_row(row) for row in found]
 
-    def get(self, homes: Collection[int], row_ids: Sequence[int]) -> Mapping[int, TurnRow]:
+    def get(self, homes: Collection[int], row_ids: Sequence[int]) -> Mapping[int, Episode]:
         """Return turns of these owners by row id."""
         if not row_ids or not homes:
             return {}
         # `+` keeps SQLite on the row numbers; on Postgres the owner names the partitions.
         found = self._link.rows(
-            f"SELECT {COLUMNS} FROM @turns AS t WHERE [[|+]]t.owner_id IN [:homes] AND t.id IN [:ids]",
+            f"SELECT {COLUMNS}, o.session, o.workspace FROM @turns AS t JOIN @sessions AS s ON s.id = t.session_id"
+            " JOIN @owners AS o ON o.id = s.owner_id WHERE [[|+]]t.owner_id IN [:homes] AND t.id IN [:ids]",
             {"homes": sorted(homes), "ids": list(row_ids)},
         )
-        return {row[0]: turn_row(row) for row in found}
+        return {row[0]: Episode(turn_row(row), row[12], row[13]) for row in found}
 
     def expire(self, *, before: datetime, limit: int) -> int:
         """Delete turns stored before a time, oldest first, and take them out of their windows; return how many."""

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from memory_service.storage.search import reading
 from memory_service.storage.search.columns import OwnerIndex, Rows, Snapshot
-from memory_service.storage.search.reading import FactState, HomeState, SessionState
+from memory_service.storage.search.reading import SessionState
 from memory_service.storage.statements import Link
+from memory_service.storage.states import FactState, HomeState
 
 S = TypeVar("S", HomeState, FactState)
 

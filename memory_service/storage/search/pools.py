@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.scopes import Kind
+from memory_service.domain.ranking import Hits
 from memory_service.ports.records import ItemFilters, Pool, SearchQuery, Vector
 from memory_service.storage.encoding import micros
 from memory_service.storage.search.columns import KINDS, Snapshot
@@ -96,14 +97,17 @@ def make(
     With `session_id` only that session's rows count. `statistics` are given where the rows are not all of the owner's.
     """
     used = [snapshot for snapshot in snapshots if len(snapshot)]
-    parts = [_part(tier, snapshot, query, session_id) for snapshot in used] or [_empty(len(query.terms))]
+    parts = [_part(tier, snapshot, query, session_id) for snapshot in used] or [_Part(_nothing(), [])]
     joined = (
-        parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        parts[0].columns
+        if len(parts) == 1
+        else {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
     )
     exact = statistics is None
+    hits = _hits(parts, len(query.terms))
     if statistics is None:
         lengths = joined["lengths"]
-        counted = np.count_nonzero(joined["term_counts"].T, axis=1).astype(np.int64)
+        counted = np.bincount(hits.terms, minlength=hits.width).astype(np.int64)
         statistics = Statistics(len(lengths), float(lengths.sum(dtype=np.float64)), counted)
     # Rows of which some are left out stand to each other in another way than the kept ones.
     as_kept = tier == "episode" and len(used) == 1 and joined["row_ids"] is used[0].columns["row_ids"]
@@ -113,14 +117,20 @@ def make(
         total_length=statistics.total_length,
         document_counts=statistics.document_counts,
         exact=exact,
+        hits=hits,
         talk=used[0].talk if as_kept else None,
         **joined,
     )
 
 
-def _part(
-    tier: Literal["fact", "episode"], snapshot: Snapshot, query: SearchQuery, session_id: int | None
-) -> dict[str, NDArray[Any]]:
+class _Part(NamedTuple):
+    """The rows that one snapshot gives to a pool, and for each term of the query which of them hold it how often."""
+
+    columns: dict[str, NDArray[Any]]
+    postings: Sequence[tuple[NDArray[np.int32] | NDArray[np.int64], NDArray[np.int32]]]
+
+
+def _part(tier: Literal["fact", "episode"], snapshot: Snapshot, query: SearchQuery, session_id: int | None) -> _Part:
     column = snapshot.columns
     size = len(snapshot)
     chosen: Mask | None
@@ -135,10 +145,7 @@ def _part(
     else:
         similar = cosines(snapshot.vectors, query.vector)
         similar[snapshot.without_vector] = np.nan
-    term_counts = np.zeros((len(query.terms), size), np.float32)
-    for number, stem in enumerate(query.terms):
-        rows, counts = snapshot.words.postings(stem)
-        term_counts[number, rows] = counts
+    postings = [snapshot.words.postings(stem) for stem in query.terms]
     part: dict[str, NDArray[Any]] = {
         "row_ids": column["row_ids"],
         "session_ids": column["session_ids"],
@@ -146,18 +153,37 @@ def _part(
         "roles": column["roles"],
         "said_at": snapshot.said_at,
         "lengths": snapshot.lengths,
-        "term_counts": term_counts.T,
         "cosines": similar,
         "passes": passing(snapshot, query.filters, of_facts=tier == "fact"),
     }
     if chosen is not None and not chosen.all():
         part = {name: values[chosen] for name, values in part.items()}
+        numbers = np.cumsum(chosen) - 1
+        held = [chosen[rows] for rows, _ in postings]
+        postings = [(numbers[rows[kept]], counts[kept]) for (rows, counts), kept in zip(postings, held, strict=True)]
     for values in part.values():
         values.flags.writeable = False
-    return part
+    return _Part(part, postings)
 
 
-def _empty(terms: int) -> dict[str, NDArray[Any]]:
+def _hits(parts: Sequence[_Part], width: int) -> Hits:
+    """Return where the terms occur in the rows of all parts, one part after another."""
+    rows: list[NDArray[np.int64]] = []
+    terms: list[NDArray[np.int64]] = []
+    counts: list[NDArray[np.int32]] = []
+    first = 0
+    for part in parts:
+        for number, (some, often) in enumerate(part.postings):
+            rows.append(some.astype(np.int64) + first)
+            terms.append(np.full(len(some), number, np.int64))
+            counts.append(often)
+        first += len(part.columns["row_ids"])
+    if not rows:
+        return Hits(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64), width)
+    return Hits(np.concatenate(rows), np.concatenate(terms), np.concatenate(counts).astype(np.float64), width)
+
+
+def _nothing() -> dict[str, NDArray[Any]]:
     return {
         "row_ids": np.empty(0, np.int64),
         "session_ids": np.empty(0, np.int64),
@@ -165,7 +191,6 @@ def _empty(terms: int) -> dict[str, NDArray[Any]]:
         "roles": np.empty(0, np.int8),
         "said_at": np.empty(0, np.float64),
         "lengths": np.empty(0, np.float32),
-        "term_counts": np.empty((0, terms), np.float32),
         "cosines": np.empty(0, np.float32),
         "passes": np.empty(0, np.bool_),
     }

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from memory_service.storage.search.columns import FOREVER, KINDS, Facts, Rows, Vectors
 from memory_service.storage.statements import Link
+from memory_service.storage.states import COLUMNS as STATE
+from memory_service.storage.states import TABLES as WITH_SESSIONS
+from memory_service.storage.states import OwnerState, state
 
 _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _POSTGRES_VECTOR_HEADER = 4
@@ -19,30 +22,6 @@ _POSTGRES_VECTOR_HEADER = 4
 
 VECTOR = "[[{vectors}.vector_send(vector)|vector]]"
 """The column expression whose values `vectors_from` takes."""
-
-
-@dataclass(frozen=True)
-class HomeState:
-    """What changes whenever the turns of a home pair change.
-
-    Numbers of sessions are never given twice and always grow, so how many there are and their sum name the set; in one
-    set of sessions, last seqs (`turns`, summed) and index revisions (`vectors`, summed) only grow. Index revisions move
-    with late vectors and with turns that are deleted one by one.
-    """
-
-    generation: int
-    sessions: int
-    numbers: int
-    turns: int
-    vectors: int
-
-
-@dataclass(frozen=True)
-class FactState:
-    """What changes when the facts of an owner change."""
-
-    generation: int
-    revision: int
 
 
 @dataclass(frozen=True)
@@ -64,16 +43,12 @@ class Batch:
     vectors: Vectors
 
 
-def home_states(link: Link, home_ids: Sequence[int]) -> dict[int, HomeState]:
-    """Return the state of each home pair that exists."""
+def states(link: Link, owner_ids: Sequence[int]) -> dict[int, OwnerState]:
+    """Return the state of each owner that exists."""
     found = link.rows(
-        "SELECT o.id, o.generation, COUNT(s.id), CAST(COALESCE(SUM(s.id), 0) AS BIGINT),"
-        " CAST(COALESCE(SUM(s.last_seq), 0) AS BIGINT), CAST(COALESCE(SUM(s.index_revision), 0) AS BIGINT)"
-        " FROM @owners AS o LEFT JOIN @sessions AS s ON s.home_id = o.id WHERE o.id IN [:ids]"
-        " GROUP BY o.id, o.generation",
-        {"ids": list(home_ids)},
+        f"SELECT o.id, {STATE} FROM {WITH_SESSIONS} WHERE o.id IN [:ids] GROUP BY o.id", {"ids": list(owner_ids)}
     )
-    return {row[0]: HomeState(*row[1:]) for row in found}
+    return {row[0]: state(row[1:]) for row in found}
 
 
 def session_states(link: Link, home_id: int) -> list[SessionState]:
@@ -89,12 +64,6 @@ def session_state(link: Link, home_id: int, session_id: int) -> SessionState | N
         {"home": home_id, "session": session_id},
     )
     return None if found is None else SessionState(*found)
-
-
-def fact_state(link: Link, owner_id: int) -> FactState:
-    """Return the state of an owner's facts."""
-    found = link.row("SELECT generation, revision FROM @owners WHERE id = :owner", {"owner": owner_id})
-    return FactState(-1, -1) if found is None else FactState(*found)
 
 
 def count_turns(link: Link, home_ids: Sequence[int], *, upto: int) -> int:

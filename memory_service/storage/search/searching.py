@@ -19,8 +19,8 @@ from memory_service.storage.search.columns import Snapshot
 from memory_service.storage.search.kept import KeptFacts, KeptTurns
 from memory_service.storage.search.large import Corpus, PostgresVectors, Totals, VectorIndex
 from memory_service.storage.search.mirror import Mirror
-from memory_service.storage.search.reading import FactState, HomeState
 from memory_service.storage.statements import Link
+from memory_service.storage.states import FactState, HomeState, OwnerState
 
 EXACT_ROWS = 20_000
 """Rows up to which an owner is scored whole: 30 MB of vectors at 384 dimensions, about 3 ms a search."""
@@ -57,12 +57,15 @@ class SearchIndex:
         """What names the nearest rows of large owners."""
         return self._vectors
 
-    def over(self, link: Link, *, committed: bool = False) -> OwnerSearch:
+    def over(
+        self, link: Link, *, committed: bool = False, states: Mapping[int, OwnerState] | None = None
+    ) -> OwnerSearch:
         """Return the search of one transaction; call it before the transaction reads anything.
 
-        `committed` says that the transaction writes nothing: what it reads is kept for others.
+        `committed` says that the transaction writes nothing: what it reads is kept for others. `states` are those that
+        it has read already, by owner; there may come more while it goes on.
         """
-        return OwnerSearch(self, link, Own(next(self._tickets), committed))
+        return OwnerSearch(self, link, Own(next(self._tickets), committed), {} if states is None else states)
 
     def limit_exact(self, rows: int) -> None:
         """Score owners of more rows than this through indexes from now on."""
@@ -98,14 +101,16 @@ def local_search(
 class OwnerSearch:
     """Candidates by owner in one transaction."""
 
-    def __init__(self, index: SearchIndex, link: Link, own: Own) -> None:
+    def __init__(self, index: SearchIndex, link: Link, own: Own, states: Mapping[int, OwnerState]) -> None:
         self._index = index
         self._link = link
         self._own = own
+        self._known = states
 
     def facts(self, owner: OwnerRow, query: SearchQuery) -> Pool:
         """Return the owner's facts as candidates; only those valid at `as_of` count."""
-        state = reading.fact_state(self._link, owner.id)
+        found = self._states([owner.id]).get(owner.id)
+        state = FactState(-1, -1) if found is None else found.facts
         key = Key("fact", owner.id)
         if self._facts_count(key, state) > self._index.exact_rows:
             return self._large(large.facts_of(owner.id, query.filters), query)
@@ -127,7 +132,7 @@ class OwnerSearch:
             if session.home_id not in home_ids:
                 return pools.make("episode", [], query)
             home_ids = [session.home_id]
-        states = reading.home_states(self._link, home_ids) if home_ids else {}
+        states = {home_id: found.home for home_id, found in self._states(home_ids).items()}
         if self._turns_count(states) <= self._index.exact_rows:
             snapshots = [self._home(home_id, state) for home_id, state in sorted(states.items())]
             session_id = None if session is None else session.id
@@ -135,6 +140,12 @@ class OwnerSearch:
         if session is not None:
             return self._session(states[session.home_id], session, query)
         return self._large(large.turns_of(home_ids, None, query.filters), query)
+
+    def _states(self, owner_ids: Sequence[int]) -> Mapping[int, OwnerState]:
+        """Return the states of owners, read now where they are not known."""
+        known = {owner_id: self._known[owner_id] for owner_id in owner_ids if owner_id in self._known}
+        missing = [owner_id for owner_id in owner_ids if owner_id not in known]
+        return {**known, **reading.states(self._link, missing)} if missing else known
 
     def _facts_count(self, key: Key, state: FactState) -> int:
         known = self._index.counts.get(key, state)

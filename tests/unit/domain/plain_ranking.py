@@ -36,7 +36,7 @@ def _z(values: list[float]) -> list[float]:
 
 def ranks_and_scores(pool: Pool) -> dict[int, tuple[float, float]]:
     """Return rank and score by row id; every row passes and none is shown already."""
-    counts = pool.term_counts.tolist()
+    counts = pool.hits.table(len(pool.row_ids)).tolist()
     lengths, sessions, seqs = pool.lengths.tolist(), pool.session_ids.tolist(), pool.seqs.tolist()
     cosines = [None if math.isnan(value) else value for value in pool.cosines.tolist()]
     rows, size = range(len(lengths)), len(lengths)
