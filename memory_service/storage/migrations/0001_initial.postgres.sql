@@ -122,6 +122,7 @@ CREATE UNIQUE INDEX facts_key ON {schema}.facts (owner_id, key)
     WHERE key IS NOT NULL AND status IN ('active', 'pending');
 CREATE UNIQUE INDEX facts_dedupe ON {schema}.facts (owner_id, dedupe_key)
     WHERE dedupe_key IS NOT NULL AND status IN ('active', 'pending');
+CREATE INDEX facts_status ON {schema}.facts (owner_id, status);
 CREATE INDEX facts_text ON {schema}.facts (owner_id, text_hash);
 CREATE INDEX facts_unindexed ON {schema}.facts (row_id) WHERE vector IS NULL;
 CREATE INDEX facts_expires ON {schema}.facts (expires_at) WHERE expires_at IS NOT NULL;

@@ -115,7 +115,7 @@ CREATE TABLE facts (
     attributes TEXT NOT NULL
 );
 CREATE UNIQUE INDEX facts_id ON facts (id);
-CREATE INDEX facts_owner ON facts (owner_id);
+CREATE INDEX facts_owner ON facts (owner_id, status);
 CREATE UNIQUE INDEX facts_key ON facts (owner_id, key) WHERE key IS NOT NULL AND status IN ('active', 'pending');
 CREATE UNIQUE INDEX facts_dedupe ON facts (owner_id, dedupe_key)
     WHERE dedupe_key IS NOT NULL AND status IN ('active', 'pending');
