@@ -32,7 +32,7 @@ from memory_operator.pacing import Backoff, TokenBucket
 from memory_operator.probes import Vitals, keep_ticking, serving
 from memory_operator.queue import WorkQueue
 from memory_operator.reconcile.context import Context
-from memory_operator.reconcile.controller import resync, run_workers
+from memory_operator.reconcile.controller import LISTS_AT_ONCE, resync, run_workers
 from memory_operator.reconcile.gauges import ObjectGauges
 from memory_operator.reconcile.monitor import HealthMonitor, ModelMonitor
 from memory_operator.settings import OperatorSettings
@@ -144,7 +144,7 @@ class Operator:
         backoff: Backoff[str] = Backoff(_FIRST_RETRY_SECONDS, 10, random.random)
         while not self.stop.is_set():
             try:
-                await resync(self.context)
+                await resync(self.context, LISTS_AT_ONCE)
             except MemoryOperatorError as error:
                 logger.warning("first sync failed", extra={"error": f"{type(error).__name__}: {error}"})
                 if not self.election.is_leader:

@@ -6,10 +6,12 @@ into a small process. Versions decide what is newer: an answer to a write and it
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from memory_operator import names
 from memory_operator.cluster import kinds
@@ -23,8 +25,11 @@ from memory_operator.desired.plan import ChildKey, Observed
 from memory_operator.desired.volume import ExistingClaim
 from memory_operator.status.snapshot import ClaimState, DeploymentState
 
+_CONDITIONS: Final = 4096
+"""How many different conditions are kept for all objects; what is said more seldom is kept with each of them."""
 
-@dataclass(frozen=True, order=True)
+
+@dataclass(frozen=True, order=True, slots=True)
 class ReconcileKey:
     """What the queue holds: one object of ours, or the one ClusterRoleBinding (an empty name)."""
 
@@ -67,7 +72,11 @@ def version(body: Mapping[str, Any]) -> int:
 
 def key_of(body: Mapping[str, Any]) -> ObjectKey:
     """Return an object's namespace and name."""
-    return ObjectKey(body["metadata"].get("namespace", ""), body["metadata"]["name"])
+    return _key(body["metadata"].get("namespace", ""), body["metadata"]["name"])
+
+
+def _key(namespace: str, name: str) -> ObjectKey:
+    return ObjectKey(sys.intern(namespace), sys.intern(name))
 
 
 def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
@@ -77,13 +86,13 @@ def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
     controller_uid = None
     for reference in meta.get("ownerReferences") or ():
         if reference.get("controller"):
-            controller_uid = reference["uid"]
+            controller_uid = sys.intern(reference["uid"])
             if reference["apiVersion"] == names.API_VERSION:
-                return ReconcileKey(reference["kind"], ObjectKey(namespace, reference["name"])), controller_uid
+                return ReconcileKey(sys.intern(reference["kind"]), _key(namespace, reference["name"])), controller_uid
     labels = meta.get("labels") or {}
     for label, kind in ((names.STORE_LABEL, names.MEMORY_STORE), (names.AGENT_LABEL, names.AGENT_MEMORY)):
         if label in labels:
-            return ReconcileKey(kind, ObjectKey(namespace, labels[label])), controller_uid
+            return ReconcileKey(kind, _key(namespace, labels[label])), controller_uid
     return None, controller_uid
 
 
@@ -151,29 +160,41 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         owner=owner,
         deployment=deployment_state(body) if kind == kinds.DEPLOYMENT else None,
         claim=claim_state(body) if kind == kinds.CLAIM else None,
-        rows=tuple(body.get("data") or ()) if is_bindings else (),
+        rows=tuple(map(sys.intern, body.get("data") or ())) if is_bindings else (),
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
     )
 
 
+def _shared(value: Any) -> Any:
+    """Return a value of which each text is kept once: thousands of objects say the same in the same words."""
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, dict):
+        return {sys.intern(name): _shared(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_shared(inner) for inner in value]
+    return value
+
+
+@functools.lru_cache(maxsize=_CONDITIONS)
+def _condition(items: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
+    """Return the one condition that says this; nobody changes what is kept."""
+    return {sys.intern(name): _shared(value) for name, value in items}
+
+
+_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
+_SHARED_METADATA: Final = ("deletionTimestamp", "labels")
+
+
 def _stripped(body: Mapping[str, Any]) -> JsonObject:
-    meta = {
-        name: body["metadata"][name]
-        for name in (
-            "name",
-            "namespace",
-            "uid",
-            "resourceVersion",
-            "generation",
-            "creationTimestamp",
-            "deletionTimestamp",
-            "labels",
-        )
-        if name in body["metadata"]
-    }
-    kept = {"kind": body["kind"], "metadata": meta, "spec": body.get("spec") or {}}
-    if body.get("status"):
-        kept["status"] = body["status"]
+    given = body["metadata"]
+    meta = {name: given[name] for name in _METADATA if name in given}
+    meta |= {name: _shared(given[name]) for name in _SHARED_METADATA if name in given}
+    kept = {"kind": sys.intern(body["kind"]), "metadata": meta, "spec": _shared(body.get("spec") or {})}
+    status = body.get("status")
+    if status:
+        kept["status"] = _shared({name: value for name, value in status.items() if name != "conditions"})
+        kept["status"]["conditions"] = [_condition(tuple(item.items())) for item in conditions.listed(body)]
     return kept
 
 

@@ -36,7 +36,11 @@ from memory_operator.errors import (
 )
 from memory_operator.pacing import TokenBucket
 
-PAGE_SIZE: Final = 500
+PAGE_SIZE: Final = 200
+"""Objects of a list that are in memory at once: a page of Deployments is some 10 MiB while it is read."""
+_STRANGERS: Final = 500
+_BUFFER_BYTES: Final = 2**17
+"""What is buffered of an answer at most is twice as much, of each of a dozen watches."""
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -258,7 +262,7 @@ class KubernetesCluster:
         page = await self._request(
             "get",
             self._path(kind, namespace, None),
-            {"labelSelector": f"{names.MANAGED_BY_LABEL}!={names.MANAGED_BY}", "limit": PAGE_SIZE},
+            {"labelSelector": f"{names.MANAGED_BY_LABEL}!={names.MANAGED_BY}", "limit": _STRANGERS},
             accept=_METADATA_ONLY,
         )
         if page["metadata"].get("continue"):
@@ -319,7 +323,12 @@ async def api_client(environment: Mapping[str, str]) -> AsyncIterator[kube_clien
             config_file=environment.get("KUBECONFIG"), client_configuration=configuration
         )
     # aiohttp would ask a thread for .netrc and the proxy before every request; the proxy is asked for once here.
-    configuration.client_session_kwargs = {"trust_env": False}
+    # No cookies, as in Kubernetes' own clients; a watch is read as it comes and needs no buffer for a whole event.
+    configuration.client_session_kwargs = {
+        "trust_env": False,
+        "cookie_jar": aiohttp.DummyCookieJar(),
+        "read_bufsize": _BUFFER_BYTES,
+    }
     configuration.proxy = configuration.proxy or _proxy(str(configuration.host))
     async with kube_client.ApiClient(configuration=configuration) as api:
         yield api

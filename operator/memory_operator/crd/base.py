@@ -26,7 +26,7 @@ Quantity = Annotated[str | int, Field(union_mode="left_to_right")]
 Spec = TypeVar("Spec", bound=FileModel)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class ObjectKey:
     """One object of a kind that is known from the context."""
 

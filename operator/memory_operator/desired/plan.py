@@ -16,7 +16,7 @@ KEPT_KINDS: Final = frozenset({"PersistentVolumeClaim"})
 """Never removed by us: data outlives a change of mind, and a retained claim outlives its store."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Observed:
     """What a plan needs to know about an object that is there."""
 

@@ -10,6 +10,7 @@ import kopf
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.cache import key_of
+from memory_operator.cluster.client import PAGE_SIZE
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import SERVER_SECONDS
 from memory_operator.crd.base import JsonObject
@@ -98,5 +99,5 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     own.watching.client_timeout = SERVER_SECONDS + 10
     own.watching.connect_timeout = 10
     own.watching.inactivity_timeout = settings.watch_silence_seconds
-    own.watching.chunk_size = 500
+    own.watching.chunk_size = PAGE_SIZE
     return own

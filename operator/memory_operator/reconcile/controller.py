@@ -20,7 +20,7 @@ from memory_operator.reconcile.token_review import reconcile_token_review
 
 logger = logging.getLogger(__name__)
 
-_LISTS_AT_ONCE = 4
+LISTS_AT_ONCE = 4
 """A new leader lists some kinds beside each other; all of them at once would hold all pages in memory."""
 
 
@@ -106,12 +106,13 @@ async def resync_kind(context: Context, kind: Kind, selector: str) -> int:
     return ghosts
 
 
-async def resync(context: Context) -> int:
+async def resync(context: Context, lists_at_once: int = 1) -> int:
     """List every watched kind, take what is new, forget what has vanished; return how many ghosts there were.
 
-    kopf tells nothing of objects that were deleted while a watch was down.
+    kopf tells nothing of objects that were deleted while a watch was down. Only a new leader waits for it; else one
+    list after the other is read, so that a single page is in memory.
     """
-    at_once = asyncio.Semaphore(_LISTS_AT_ONCE)
+    at_once = asyncio.Semaphore(lists_at_once)
 
     async def one(kind: Kind, selector: str) -> int:
         async with at_once:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from memory_operator.cluster import kinds
+from memory_operator.cluster.client import Listing
 from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import ClusterUnavailable, Conflict, Throttled
+from memory_operator.reconcile.controller import LISTS_AT_ONCE, resync
 from tests.unit.memory_operator.world import World
 
 TEMPLATE: dict[str, Any] = {
@@ -155,8 +159,6 @@ async def test_each_event_that_is_dropped_is_made_up_for_by_a_resync() -> None:
 
 
 async def _resync(world: World) -> None:
-    from memory_operator.reconcile.controller import resync
-
     await resync(world.context)
     await world.settle()
 
@@ -172,6 +174,46 @@ async def test_an_object_that_vanished_unseen_is_a_ghost_until_the_resync() -> N
     await _resync(world)
     assert world.context.cache.body(kinds.MEMORY_STORE, store) is None
     assert world.find(kinds.DEPLOYMENT, "notes-memory") is None
+
+
+@pytest.mark.parametrize(("lists_at_once", "most"), [(1, 1), (LISTS_AT_ONCE, LISTS_AT_ONCE)])
+async def test_a_resync_holds_one_page_and_a_new_leader_some(
+    lists_at_once: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    await world.ready_store()
+    open_pages, seen = 0, 0
+    pages = world.cluster.pages
+
+    async def counted(*place: Any) -> AsyncIterator[Listing]:
+        nonlocal open_pages, seen
+        open_pages += 1
+        seen = max(seen, open_pages)
+        await asyncio.sleep(0)
+        async for page in pages(*place):
+            yield page
+        open_pages -= 1
+
+    monkeypatch.setattr(world.cluster, "pages", counted)
+    await resync(world.context, lists_at_once)
+    assert seen == most
+
+
+async def test_what_many_objects_say_in_the_same_words_is_kept_once() -> None:
+    world = World()
+    await world.ready_store()
+    keys = [world.agent(name, tools="all") for name in ("one", "two")]
+    await world.settle(60)
+    for key in keys:
+        again = json.loads(json.dumps(world.get(kinds.AGENT_MEMORY, key.name)))
+        again["metadata"]["resourceVersion"] = "100000"
+        world.context.cache.put(kinds.AGENT_MEMORY, again)
+    one, two = (world.context.cache.body(kinds.AGENT_MEMORY, key) or {} for key in keys)
+    assert one["status"]["conditions"] == two["status"]["conditions"]
+    assert all(a is b for a, b in zip(one["status"]["conditions"], two["status"]["conditions"], strict=True))
+    assert one["spec"]["memoryStore"] is two["spec"]["memoryStore"]
+    found = [world.context.cache.child(kinds.CONFIG_MAP, ObjectKey("a", f"{name}-memory")) for name in ("one", "two")]
+    assert len({id(child.key.namespace) for child in found if child is not None}) == 1
 
 
 async def test_events_that_arrive_twice_or_late_change_nothing() -> None:
