@@ -132,6 +132,8 @@ class HealthMonitor:
     async def _is_touchable(self, store: ObjectKey) -> bool:
         """Whether a connection can be opened to any pod of a store; True when it has none."""
         addresses = self._resolver(store)
+        if len(addresses) == 1:
+            return await self._touch(addresses[0])
         touched = await asyncio.gather(*(self._touch(address) for address in addresses))
         return not addresses or any(touched)
 

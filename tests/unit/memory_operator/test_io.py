@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -268,6 +269,16 @@ async def test_a_port_that_nobody_listens_at_cannot_be_touched() -> None:
             await reader.touch(address)
         with pytest.raises(HealthUnavailable, match="refused"):
             await reader.touch(address)
+
+
+async def test_a_port_that_takes_no_connection_is_not_waited_for_long() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        with socket.create_connection(address):
+            async with aiohttp.ClientSession() as session:
+                reader = HttpHealthReader(session, OperatorSettings(health_timeout_seconds=0.1))
+                with pytest.raises(HealthUnavailable, match="in time"):
+                    await reader.touch(f"127.0.0.1:{address[1]}")
 
 
 async def test_numbers_reach_the_status_at_most_every_half_minute() -> None:
