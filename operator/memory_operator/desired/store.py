@@ -21,10 +21,8 @@ class StoreInputs:
     settings: OperatorSettings
     models: Mapping[str, ModelApi] = field(default_factory=dict)
     """The ModelAPIs that exist and are valid, by name."""
-    rows: Mapping[str, str] = field(default_factory=dict)
-    """The bindings: ConfigMap key to JSON text."""
-    placement: Mapping[str, int] = field(default_factory=dict)
-    """The part in which each row is now."""
+    parts: Mapping[int, Mapping[str, str]] = field(default_factory=lambda: bindings.layout({}, {}))
+    """The bindings: for each part, ConfigMap key to JSON text."""
     existing_claim: volume.ExistingClaim | None = None
     may_start: bool = True
     """Whether the Deployment may be made or changed: False until the ModelAPIs are ready for the first time."""
@@ -41,11 +39,10 @@ class Desired:
 def desired_objects(inputs: StoreInputs) -> Desired:
     """Return a store's objects in the order in which they are applied."""
     store, settings = inputs.store, inputs.settings
-    parts = bindings.layout(inputs.rows, inputs.placement)
     objects: list[Manifest] = [
         *access.service_account(store),
-        *access.bindings_role(store, bindings.config_map_names(store.id.name, len(parts))),
-        *bindings.config_maps(store, parts),
+        *access.bindings_role(store, bindings.config_map_names(store.id.name, len(inputs.parts))),
+        *bindings.config_maps(store, inputs.parts),
         network.service(store),
     ]
     if settings.network_policies:

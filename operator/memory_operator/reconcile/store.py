@@ -17,7 +17,7 @@ from memory_operator.crd.conditions import ConditionType
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
 from memory_operator.desired import bindings, config, network
-from memory_operator.desired.metadata import store_selector
+from memory_operator.desired.metadata import Manifest, store_selector
 from memory_operator.desired.plan import ChildKey, desired_digests
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.errors import InvalidSpec
@@ -158,22 +158,25 @@ def _placement(children: Mapping[ChildKey, Child], store: MemoryStore) -> dict[s
     return placement
 
 
-def _wanted(context: Context, inputs: StoreInputs) -> Wanted:
-    """Return what is desired of a store; most reconciles are for its status and find what they depend on unchanged."""
+def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manifest, ...] | None]:
+    """Return what is desired of a store, with the objects if they had to be made anew.
+
+    Most reconciles are for its status and find what its objects depend on unchanged.
+    """
     store = inputs.store
     basis = (
         (store.id.uid, store.id.generation),
         {name: (model.id.uid, model.id.generation) for name, model in inputs.models.items()},
-        inputs.rows,
-        inputs.placement,
+        inputs.parts,
         inputs.existing_claim,
         inputs.may_start,
     )
     known = context.wanted.get(store.key)
-    if known is None or known.basis != basis:
-        made = desired_objects(inputs)
-        known = context.wanted[store.key] = Wanted(basis, desired_digests(made.objects), made.held)
-    return known
+    if known is not None and known.basis == basis:
+        return known, None
+    made = desired_objects(inputs)
+    known = context.wanted[store.key] = Wanted(basis, desired_digests(made.objects), made.held)
+    return known, made.objects
 
 
 async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
@@ -211,14 +214,13 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             store=store,
             settings=context.settings,
             models=models,
-            rows=rows,
-            placement=_placement(children, store),
+            parts=bindings.layout(rows, _placement(children, store)),
             existing_claim=existing_claim(known_claim.claim) if known_claim and known_claim.claim else None,
             may_start=may_start,
         )
-        wanted = _wanted(context, inputs)
+        wanted, made = _wanted(context, inputs)
         problems = await sync_children(
-            context, who, wanted.digests, wanted.held, lambda: desired_objects(inputs).objects
+            context, who, wanted.digests, wanted.held, lambda: made or desired_objects(inputs).objects
         )
         if context.ledger.record(key, rows):
             context.watch_health(key, _FIRST_HEALTH_SECONDS)

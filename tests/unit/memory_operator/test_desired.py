@@ -100,7 +100,7 @@ def render(what: str) -> list[Manifest]:
     """The objects of one example."""
     match what:
         case "local-store":
-            return list(desired_objects(StoreInputs(store(), SETTINGS, rows={"team.helper.json": "{}"})).objects)
+            return list(desired_objects(StoreInputs(store(), SETTINGS, parts={0: {"team.helper.json": "{}"}})).objects)
         case "external-store":
             key = {"name": "key", "key": "api"}
             inputs = StoreInputs(
@@ -208,7 +208,7 @@ SPECS = st.fixed_dictionaries(
 def test_the_same_spec_renders_the_same_bytes_twice_and_then_plans_nothing(spec: Json, rows: dict[str, str]) -> None:
     def rendered(order: dict[str, str]) -> list[Manifest]:
         parsed = memory_store.parse(body("MemoryStore", "notes", spec))
-        return list(desired_objects(StoreInputs(parsed, SETTINGS, rows=order)).objects)
+        return list(desired_objects(StoreInputs(parsed, SETTINGS, parts=bindings.layout(order, {}))).objects)
 
     once, twice = rendered(rows), rendered(dict(reversed(rows.items())))
     assert canonical_json(once) == canonical_json(twice)

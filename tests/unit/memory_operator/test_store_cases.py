@@ -462,28 +462,44 @@ async def test_addresses_of_a_slice_that_vanished_unseen_are_forgotten_by_a_resy
     assert world.context.cache.addresses(store) == ()
 
 
+def _renders(monkeypatch: pytest.MonkeyPatch) -> list[StoreInputs]:
+    """What stores' objects are rendered from, from now on."""
+    found: list[StoreInputs] = []
+    render = reconciling.desired_objects
+
+    def noted(inputs: StoreInputs) -> Desired:
+        found.append(inputs)
+        return render(inputs)
+
+    monkeypatch.setattr(reconciling, "desired_objects", noted)
+    return found
+
+
+async def test_a_new_stores_objects_are_rendered_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    renders = _renders(monkeypatch)
+    world.agent("helper")
+    store = world.store(storage={"type": "external", "external": {"connectionSecretRef": {"name": "db"}}})
+    await world.settle()
+    await world.make_ready(store)
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert "a.helper.json" in world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]
+    assert len(renders) == 1
+
+
 async def test_a_stores_objects_are_rendered_only_when_what_they_depend_on_changes_or_one_is_missing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await world.ready_store()
-    rendered = 0
-    render = reconciling.desired_objects
-
-    def counted(inputs: StoreInputs) -> Desired:
-        nonlocal rendered
-        rendered += 1
-        return render(inputs)
-
-    monkeypatch.setattr(reconciling, "desired_objects", counted)
+    renders = _renders(monkeypatch)
     world.says(store, report(failing={Part.JOBS: HealthReason.JOBS_DEAD}))
     await world.settle()
     assert world.of_store(store, "ExtractionHealthy") == ("False", "JobsDead")
-    assert rendered == 0
+    assert renders == []
     world.cluster.remove(kinds.SERVICE, "a", "notes-memory")
     await world.settle()
     assert world.find(kinds.SERVICE, "notes-memory") is not None
-    assert rendered == 1
+    assert len(renders) == 1
     world.agent("helper")
     await world.settle()
     assert "a.helper.json" in world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]
-    assert rendered > 1
+    assert len(renders) == 2
