@@ -38,18 +38,12 @@ from bench.vectors import CachedEmbedder
 from memory_service.contract.scopes import Scope
 from memory_service.contract.turns import Role
 from memory_service.domain.assembly import Recalled, assemble
+from memory_service.domain.candidates import Hits
 from memory_service.domain.lexical import query_terms, terms, turn_embedding_text, turn_index_text
 from memory_service.domain.quoting import Counter
-from memory_service.domain.ranking import (
-    DEFAULT_FLOOR,
-    DEFAULT_WEIGHTS,
-    Detail,
-    Hits,
-    ScopedPool,
-    Weights,
-    rank,
-    settled,
-)
+from memory_service.domain.ranking import DEFAULT_FLOOR, ScopedPool, rank
+from memory_service.domain.settling import Detail, settled
+from memory_service.domain.weights import DEFAULT_WEIGHTS, Weights
 from memory_service.ports.records import Pool
 from memory_service.providers.tokens import OfflineTokenCounter
 

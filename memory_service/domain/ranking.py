@@ -14,150 +14,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.scopes import Scope
-from memory_service.domain.lexical import terms
-
-Floats = NDArray[np.float64]
+from memory_service.domain.bm25 import pool_bm25
+from memory_service.domain.candidates import Columns, Floats
+from memory_service.domain.weights import DEFAULT_WEIGHTS, Weights
 
 ROLE_USER = 0
 """Where `ports.records.ROLES` has the user; facts have -1."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """How much each signal counts. The defaults are measured; see docs/decisions/0002-ranking.md."""
-
-    k1: float = 0.9
-    """BM25: how soon repeats of a word stop counting. Turns are short, so soon."""
-    b: float = 0.3
-    """BM25: how much a long row is held against it."""
-    neighbours: tuple[float, ...] = (0.4, 0.25)
-    """Share that a turn gets of the BM25 of the turns next to it, and of those one further away: an answer seldom
-    repeats the words of its question."""
-    session: float = 0.8
-    """Share that a turn gets of the BM25 of its whole session, as one document among the sessions."""
-    session_b: float = 0.75
-    """The `b` of that: sessions differ more in length than turns do."""
-    cosine: float = 1.0
-    """Weight of the cosine's z-score beside that of BM25."""
-    long_reply: float = 0.5
-    """Taken off for each doubling of a turn's length over `long_reply_terms`, when the user did not say it."""
-    long_reply_terms: float = 40.0
-    recency: float = 0.05
-    """Given to the newest row; the oldest gets nothing."""
-    importance: float = 0.3
-    """Given to a fact of importance 1, taken off one of importance 0."""
-    echo: float = 10.0
-    """Taken off a turn that asks and says no word that the query does not have: the same question, asked before."""
-    near_equal: float = 0.4
-    """Share of common stems from which two statements are about the same thing, so that the newer one goes first."""
-    near_rank: float = 0.75
-    """And only if its rank is at least this share of the older one's: else it does not answer the query as well."""
-
-
-DEFAULT_WEIGHTS = Weights()
-
-
-class Columns(Protocol):
-    """Candidates of one tier under one owner key, as columns; `ports.records.Pool` is one, and says what they mean."""
-
-    @property
-    def tier(self) -> Literal["fact", "episode"]: ...
-    @property
-    def row_ids(self) -> NDArray[np.int64]: ...
-    @property
-    def session_ids(self) -> NDArray[np.int64]: ...
-    @property
-    def seqs(self) -> NDArray[np.int64]: ...
-    @property
-    def roles(self) -> NDArray[np.int8]: ...
-    @property
-    def said_at(self) -> NDArray[np.float64]: ...
-    @property
-    def lengths(self) -> NDArray[np.float32]: ...
-    @property
-    def hits(self) -> Hits: ...
-    @property
-    def cosines(self) -> NDArray[np.float32]: ...
-    @property
-    def passes(self) -> NDArray[np.bool_]: ...
-    @property
-    def population(self) -> int: ...
-    @property
-    def total_length(self) -> float: ...
-    @property
-    def document_counts(self) -> NDArray[np.int64]: ...
-    @property
-    def talk(self) -> Talk | None: ...
-
-
-@dataclass(frozen=True)
-class Hits:
-    """Where a query's terms occur: cell by cell the row, the number of the term and how often.
-
-    `width` is the number of terms. The cells of a row are in the order of the terms; a row without any has none.
-    """
-
-    rows: NDArray[np.int64]
-    terms: NDArray[np.int64]
-    counts: Floats
-    width: int
-
-    @classmethod
-    def of(cls, table: NDArray[np.generic]) -> Hits:
-        """Return the cells of a table with a row for each row and a column for each term that are not zero."""
-        terms, rows = np.nonzero(table.T)
-        return cls(rows, terms, table[rows, terms].astype(np.float64), table.shape[1])
-
-    def table(self, size: int) -> NDArray[np.float64]:
-        """Return them as the table of `size` rows that `of` takes."""
-        table = np.zeros((size, self.width))
-        table[self.rows, self.terms] = self.counts
-        return table
-
-
-@dataclass(frozen=True)
-class Talk:
-    """How turns stand to each other. No query has a part in it, so that it is worked out once for rows that are kept.
-
-    `order` sorts the rows by session and seq. `near` has, for each distance from 1 on, whether a turn in that order and
-    the one so many places later are so far apart in one session, as 1 or 0. `sessions` numbers each row's session, and
-    `session_lengths` are the sessions' stems over their mean.
-    """
-
-    order: slice | NDArray[np.intp]
-    near: tuple[Floats, ...]
-    sessions: NDArray[np.int64]
-    session_lengths: Floats
-
-    @classmethod
-    def of(
-        cls,
-        session_ids: NDArray[np.int64],
-        seqs: NDArray[np.int64],
-        lengths: NDArray[np.float32],
-        *,
-        reach: int = len(DEFAULT_WEIGHTS.neighbours),
-    ) -> Talk:
-        """Work it out, `reach` turns far."""
-        order = _conversation_order(session_ids, seqs)
-        sessions, seqs = session_ids[order], seqs[order]
-        near = tuple(
-            ((sessions[distance:] == sessions[:-distance]) & (seqs[distance:] - seqs[:-distance] == distance)).astype(
-                np.float64
-            )
-            for distance in range(1, reach + 1)
-        )
-        starts = np.concatenate(([True], sessions[1:] != sessions[:-1]))
-        numbers = np.empty(len(sessions), np.int64)
-        numbers[order] = np.cumsum(starts) - 1
-        totals = np.bincount(numbers, lengths).astype(np.float64)
-        return cls(order, near, numbers, totals / max(float(totals.mean()), 1e-9))
 
 
 @dataclass(frozen=True)
@@ -215,20 +83,6 @@ class Ranking:
     items: tuple[Ranked, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     text_only: bool = False
-
-
-class Detail(NamedTuple):
-    """What a fetched row adds to its ranking: the stems of its text alone, and how much a fact was said to matter."""
-
-    terms: frozenset[str]
-    importance: float | None = None
-    asks: bool = False
-    """Whether the text is a question."""
-
-    @classmethod
-    def of(cls, text: str, importance: float | None = None) -> Detail:
-        """Return the details of a stored text."""
-        return cls(frozenset(terms(text)), importance, asks=text.rstrip().endswith(("?", "？")))
 
 
 @dataclass(frozen=True)
@@ -316,84 +170,6 @@ def _ranked(
     return tuple(items)
 
 
-def settled(
-    items: Sequence[Ranked],
-    details: Mapping[tuple[str, int], Detail],
-    *,
-    query_terms: Sequence[str] = (),
-    weights: Weights = DEFAULT_WEIGHTS,
-) -> tuple[Ranked, ...]:
-    """Return ranked items in their final order, once their rows are there.
-
-    Importance counts; a turn that only asked the same goes behind what could answer it; and of two statements that
-    say nearly the same and answer about equally well the newer one comes first. `details` are by tier and row id; an
-    item without one keeps its place.
-    """
-    asked = frozenset(query_terms)
-    weighed = [_weighed(item, details.get((item.tier, item.row_id)), asked, weights) for item in items]
-    weighed.sort(key=lambda item: (-round(item.rank, 9), item.row_id, item.tier == "episode"))
-    goes_first = _goes_first(weighed, [details.get((item.tier, item.row_id)) for item in weighed], weights)
-    order: list[Ranked] = []
-    placed: set[int] = set()
-    for at, item in enumerate(weighed):
-        if at in placed:
-            continue
-        newer = [other for other in goes_first.get(at, ()) if other not in placed]
-        for other in sorted(newer, key=lambda other: (-weighed[other].said_at, other)):
-            order.append(_with_part(weighed[other], "newer", item.rank - weighed[other].rank))
-            placed.add(other)
-        order.append(item)
-        placed.add(at)
-    return tuple(order)
-
-
-def _weighed(item: Ranked, detail: Detail | None, asked: frozenset[str], weights: Weights) -> Ranked:
-    if detail is None:
-        return item
-    if item.tier == "fact":
-        importance = 0.5 if detail.importance is None else detail.importance
-        return _with_part(item, "importance", weights.importance * (2 * importance - 1))
-    if detail.asks and detail.terms and detail.terms <= asked:
-        return _with_part(item, "echo", -weights.echo)
-    return item
-
-
-def _with_part(item: Ranked, name: str, value: float) -> Ranked:
-    if value == 0:
-        return item
-    parts = {**item.parts, name: value}
-    return item._replace(parts=parts, rank=sum(parts.values()))
-
-
-def _goes_first(
-    items: Sequence[Ranked], details: Sequence[Detail | None], weights: Weights
-) -> Mapping[int, Sequence[int]]:
-    """Return, for each item that has any, the newer ones that say nearly the same and answer about as well."""
-    near = _near_equal(details, weights.near_equal)
-    tiers = np.array([item.tier == "fact" for item in items], np.bool_)
-    said_at = np.array([item.said_at for item in items])
-    ranks = np.array([item.rank for item in items])
-    near &= (tiers[:, None] == tiers) & (said_at > said_at[:, None]) & (ranks >= weights.near_rank * ranks[:, None])
-    found: dict[int, list[int]] = {}
-    for at, other in zip(*(numbers.tolist() for numbers in np.nonzero(near)), strict=True):
-        found.setdefault(at, []).append(other)
-    return found
-
-
-def _near_equal(details: Sequence[Detail | None], least: float) -> NDArray[np.bool_]:
-    """Return which pairs share so many of their stems (Dice coefficient) that they speak of the same thing."""
-    index: dict[str, int] = {}
-    terms = [detail.terms if detail is not None else frozenset[str]() for detail in details]
-    columns = [index.setdefault(term, len(index)) for some in terms for term in some]
-    holds = np.zeros((len(details), max(len(index), 1)), np.float32)
-    holds[np.repeat(np.arange(len(details)), [len(some) for some in terms]), columns] = 1
-    shared = holds @ holds.T
-    sizes = holds.sum(axis=1)
-    total = sizes[:, None] + sizes[None, :]
-    near: NDArray[np.bool_] = (shared > 0) & (2 * shared >= least * total)
-    return near
-
-
 _NOTHING = 1e-6
 """A score below this shares nothing with the query; it is no match even where the floor is 0."""
 
@@ -426,7 +202,7 @@ def _union(pools: Sequence[ScopedPool], weights: Weights) -> _Rows:
     lexical: list[Floats] = []
     shown: list[NDArray[np.bool_]] = []
     for scoped in pools:
-        own, normal = _pool_bm25(scoped.pool, weights)
+        own, normal = pool_bm25(scoped.pool, weights)
         bm25.append(own)
         lexical.append(normal)
         if scoped.window is None or scoped.pool.tier == "fact":
@@ -464,82 +240,6 @@ C = TypeVar("C", bound=np.generic)
 
 def _joined(columns: Sequence[NDArray[C]]) -> NDArray[C]:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
-
-
-def _pool_bm25(pool: Columns, weights: Weights) -> tuple[Floats, Floats]:
-    """Return each row's BM25, that of turns smoothed over their conversation, and what of it is not the session's as
-    a share of the highest that any text could have for this query.
-    """
-    size, hits = len(pool.row_ids), pool.hits
-    row, term, counts, width = hits.rows, hits.terms, hits.counts, hits.width
-    if width == 0:
-        return np.zeros(size), np.zeros(size)
-    population = max(pool.population, size)
-    idf = _idf(population, pool.document_counts.astype(np.float64))
-    mean = max(pool.total_length, 1.0) / max(population, 1)
-    own = _bm25(row, term, counts, pool.lengths[row].astype(np.float64) / mean, idf, weights.k1, weights.b, size)
-    highest = float(idf.sum()) * (weights.k1 + 1)
-    if pool.tier == "fact":
-        return own, np.minimum(own / highest, 1.0)
-
-    talk = pool.talk
-    if talk is None or len(talk.near) < len(weights.neighbours):
-        talk = Talk.of(pool.session_ids, pool.seqs, pool.lengths, reach=len(weights.neighbours))
-    smoothed = own.copy()
-    smoothed[talk.order] += _lent(own[talk.order], talk.near, weights.neighbours)
-    normal = np.minimum(smoothed / highest, 1.0)
-    count = len(talk.session_lengths)
-    if weights.session and count > 1:
-        cells = np.bincount(talk.sessions[row] * width + term, counts, count * width)
-        totals: Floats = cells.astype(np.float64).reshape(count, width)
-        session_idf = _idf(count, (totals > 0).sum(axis=0).astype(np.float64))
-        at, which = np.nonzero(totals)
-        relative = talk.session_lengths[at]
-        whole = _bm25(at, which, totals[at, which], relative, session_idf, weights.k1, weights.session_b, count)
-        smoothed = smoothed + (weights.session * whole)[talk.sessions]
-    return smoothed, normal
-
-
-def _conversation_order(sessions: NDArray[np.int64], seqs: NDArray[np.int64]) -> slice | NDArray[np.intp]:
-    """Return what sorts the rows by session and seq."""
-    step = sessions[1:] - sessions[:-1]
-    if bool(np.all((step > 0) | ((step == 0) & (seqs[1:] > seqs[:-1])))):
-        return slice(None)
-    return np.lexsort((seqs, sessions))
-
-
-def _idf(population: int, containing: Floats) -> Floats:
-    return np.log1p((population - np.minimum(containing, population) + 0.5) / (containing + 0.5))
-
-
-def _bm25(  # noqa: PLR0917  (columns of one table, and how it is weighed)
-    row: NDArray[np.int64],
-    term: NDArray[np.int64],
-    counts: Floats,
-    relative_lengths: Floats,
-    idf: Floats,
-    k1: float,
-    b: float,
-    size: int,
-) -> Floats:
-    """Return BM25 of `size` rows from the cells that are not zero, added up in the order of the cells; the lengths are
-    those of the cells' rows.
-    """
-    cells = idf[term] * counts * (k1 + 1) / (counts + k1 * (1 - b + b * relative_lengths))
-    total: Floats = np.bincount(row, cells, size).astype(np.float64, copy=False)
-    return total
-
-
-def _lent(values: Floats, near: Sequence[Floats], shares: Sequence[float]) -> Floats:
-    """Return what each turn gets from those around it; `values` are in the order of session and seq."""
-    lent = np.zeros(len(values))
-    for distance, share in enumerate(shares, start=1):
-        if share == 0 or len(values) <= distance:
-            continue
-        given = share * near[distance - 1]
-        lent[distance:] += given * values[:-distance]
-        lent[:-distance] += given * values[distance:]
-    return lent
 
 
 def _scores(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> tuple[NDArray[np.intp], Floats]:

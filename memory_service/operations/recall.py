@@ -30,7 +30,8 @@ from memory_service.domain import lexical, scopes
 from memory_service.domain.assembly import Recalled, assemble
 from memory_service.domain.callers import Caller
 from memory_service.domain.owners import Owner
-from memory_service.domain.ranking import DEFAULT_FLOOR, Detail, Ranked, RankOutcome, ScopedPool, rank, settled
+from memory_service.domain.ranking import DEFAULT_FLOOR, Ranked, RankOutcome, ScopedPool, rank
+from memory_service.domain.settling import Detail, settled
 from memory_service.domain.window import Window
 from memory_service.errors import ModelUnavailable, StorageUnavailable
 from memory_service.operations.generations import read_generation

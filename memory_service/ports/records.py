@@ -15,8 +15,8 @@ from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.contract.sessions import JobKind, JobState
 from memory_service.contract.turns import Role
 from memory_service.contract.verbs import ErasureStatus
+from memory_service.domain.candidates import Hits, Talk
 from memory_service.domain.owners import Owner
-from memory_service.domain.ranking import Hits, Talk
 
 Vector = NDArray[np.float32]
 """One unit vector of the store's dimension."""

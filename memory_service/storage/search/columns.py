@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.scopes import FactKind
-from memory_service.domain.ranking import Talk
+from memory_service.domain.candidates import Talk
 from memory_service.ports.records import ROLES
 from memory_service.storage.search.words import Words, WordsView
 

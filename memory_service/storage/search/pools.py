@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.scopes import Kind
-from memory_service.domain.ranking import Hits
+from memory_service.domain.candidates import Hits
 from memory_service.ports.records import ItemFilters, Pool, SearchQuery, Vector
 from memory_service.storage.encoding import micros
 from memory_service.storage.search.columns import KINDS, Snapshot

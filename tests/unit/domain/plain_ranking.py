@@ -10,11 +10,11 @@ from memory_service.domain.ranking import (
     COSINE_CERTAIN,
     COSINE_OF_ONE,
     COSINE_PER_TENFOLD,
-    DEFAULT_WEIGHTS,
     OWN_SHARE,
     WORDS_ALONE,
     WORDS_BESIDE_MEANING,
 )
+from memory_service.domain.weights import DEFAULT_WEIGHTS
 from memory_service.ports.records import Pool
 
 W = DEFAULT_WEIGHTS

@@ -11,19 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_service.contract.scopes import Scope
+from memory_service.domain.candidates import Hits, Talk
 from memory_service.domain.lexical import query_terms, terms
-from memory_service.domain.ranking import (
-    DEFAULT_FLOOR,
-    DEFAULT_WEIGHTS,
-    Detail,
-    Hits,
-    Ranking,
-    RankOutcome,
-    ScopedPool,
-    Talk,
-    rank,
-    settled,
-)
+from memory_service.domain.ranking import DEFAULT_FLOOR, Ranking, RankOutcome, ScopedPool, rank
+from memory_service.domain.settling import Detail, settled
+from memory_service.domain.weights import DEFAULT_WEIGHTS
 from memory_service.ports.records import Pool
 from tests.unit.domain.plain_ranking import ranks_and_scores
 
