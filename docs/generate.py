@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from memory_service import client
+from memory_service.cli import reasons
 from memory_service.cli.main import cli
 from memory_service.cli.settings import SETTINGS
 from memory_service.client import results
@@ -227,6 +228,23 @@ def _help(option: click.Option) -> str:
     if option.show_default:
         text += f" Default: `{option.default}`."
     return text.strip()
+
+
+# Reasons -------------------------------------------------------------------------------------------------------------
+
+
+def reasons_of_conditions() -> str:
+    """Return what the operator's own reasons mean and ask for."""
+    return _reasons(reasons.OF_OPERATOR)
+
+
+def reasons_of_parts() -> str:
+    """Return what the reasons of a health report mean and ask for."""
+    return _reasons(reasons.OF_SERVICE)
+
+
+def _reasons(advice: Mapping[str, reasons.Advice]) -> str:
+    return table(("reason", "means", "do"), [(f"`{reason}`", one.means, one.do) for reason, one in advice.items()])
 
 
 # HTTP API ------------------------------------------------------------------------------------------------------------
@@ -472,6 +490,8 @@ REGIONS: Mapping[str, Callable[[], str]] = {
     "configuration": configuration,
     "command-line": command_line,
     "connection-options": connection_options,
+    "reasons-of-conditions": reasons_of_conditions,
+    "reasons-of-parts": reasons_of_parts,
     "http-routes": http_routes,
     "http-bodies": http_bodies,
     "client-verbs": client_verbs,

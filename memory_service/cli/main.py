@@ -34,6 +34,7 @@ _COMMANDS = {
     "sessions": _Place("sessions", "sessions", "Look at sessions; end, compact or flush them."),
     "jobs": _Place("sessions", "jobs", "The state of background work."),
     "admin": _Place("admin", "admin", "Store-wide verbs, for listed admins."),
+    "why": _Place("why", "why", "Explain why an agent or a store is not well."),
     "export": _Place("transfer", "export", "Write everything in a store to a file."),
     "import": _Place("transfer", "import_", "Read an export into a store."),
 }
