@@ -23,6 +23,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 _BACKGROUND_TURN = 8
 """Each so many takes the background goes first."""
+_STALE_FROM = 64
+"""Delays that nobody waits for any more are left alone below so many."""
 
 
 class WorkQueue(Generic[Key]):
@@ -70,6 +72,8 @@ class WorkQueue(Generic[Key]):
         elif key in self._in_background:
             self._in_background.discard(key)
             self._ready.append(key)
+            if not self._in_background:
+                self._background.clear()
         elif key not in self._queued:
             self._queued[key] = self._clock()
             self._ready.append(key)
@@ -95,8 +99,16 @@ class WorkQueue(Generic[Key]):
         self._due[key] = due
         self._sequence += 1
         heapq.heappush(self._heap, (due, self._sequence, key))
+        if len(self._heap) > _STALE_FROM + 2 * len(self._due):
+            self._drop_stale()
         if self._waiters:
             self._set_timer()
+
+    def _drop_stale(self) -> None:
+        """Keep of the delays those that still hold: a key that is changed all the time leaves one behind each time."""
+        holding = {entry[2]: entry for entry in self._heap if self._due.get(entry[2]) == entry[0]}
+        self._heap = list(holding.values())
+        heapq.heapify(self._heap)
 
     def retry(self, key: Key, at_least: float = 0.0) -> float:
         """Make a key that failed ready after its backoff, or later when asked; return the delay."""

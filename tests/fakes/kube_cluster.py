@@ -249,6 +249,7 @@ class FakeCluster:
         del self.objects[(kind.name, key)]
         self._version += 1
         self._tell(kind, "DELETED", live)
+        self._owned.pop(live["metadata"]["uid"], None)
 
     def collect_garbage(self) -> None:
         """Delete what belongs to owners that are gone, as the controller manager does."""

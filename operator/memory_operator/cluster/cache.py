@@ -65,6 +65,15 @@ class _Slice:
     addresses: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Namespace:
+    """What is kept of a namespace."""
+
+    uid: str
+    version: int
+    labels: Mapping[str, str]
+
+
 def version(body: Mapping[str, Any]) -> int:
     """Return an object's resourceVersion; the API server's are comparable numbers."""
     return int(body["metadata"]["resourceVersion"])
@@ -198,6 +207,14 @@ def _stripped(body: Mapping[str, Any]) -> JsonObject:
     return kept
 
 
+def _discard(index: dict[ObjectKey, set[ObjectKey]], at: ObjectKey, key: ObjectKey) -> None:
+    """Take a key out of an index, and its place with the last one: names come and go for as long as we run."""
+    found = index[at]
+    found.discard(key)
+    if not found:
+        del index[at]
+
+
 def _addresses(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(address for endpoint in body.get("endpoints") or () for address in endpoint["addresses"])
 
@@ -212,7 +229,7 @@ class Cache:
         self._by_owner: dict[ReconcileKey, dict[ChildKey, Child]] = defaultdict(dict)
         self._slices: dict[ObjectKey, _Slice] = {}
         self._slices_of: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
-        self._namespaces: dict[str, tuple[int, dict[str, str]]] = {}
+        self._namespaces: dict[str, _Namespace] = {}
         self._agents_of_store: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._agents_of_account: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._store_of_agent: dict[ObjectKey, ObjectKey] = {}
@@ -269,7 +286,7 @@ class Cache:
     def namespace_labels(self, namespace: str) -> dict[str, str]:
         """Return a namespace's labels; its name's label alone when namespaces are not watched."""
         known = self._namespaces.get(namespace)
-        return known[1] if known else {names.NAMESPACE_NAME_LABEL: namespace}
+        return dict(known.labels) if known else {names.NAMESPACE_NAME_LABEL: namespace}
 
     def addresses(self, store: ObjectKey) -> tuple[str, ...]:
         """Return the addresses of a store's pods, of those that are not ready too."""
@@ -282,7 +299,7 @@ class Cache:
         """Whether one of our objects, or a namespace, is here, as new as this or newer."""
         if kind == kinds.NAMESPACE:
             namespace = self._namespaces.get(body["metadata"]["name"])
-            return namespace is not None and namespace[0] >= version(body)
+            return namespace is not None and namespace.version >= version(body)
         own = self._own[kind.name].get(key_of(body))
         return own is not None and version(own) >= version(body)
 
@@ -309,7 +326,9 @@ class Cache:
         if kind == kinds.ENDPOINT_SLICE:
             return self._remove_slice(key)
         if kind == kinds.NAMESPACE:
-            self._namespaces.pop(key.name, None)
+            known = self._namespaces.get(key.name)
+            if known is not None and uid in (None, known.uid):
+                del self._namespaces[key.name]
             return set()
         child = self._children[kind.name].get(key)
         if child is None or (uid is not None and child.uid != uid):
@@ -340,7 +359,7 @@ class Cache:
         if kind == kinds.ENDPOINT_SLICE:
             return [(key, item.uid, item.version) for key, item in self._slices.items()]
         if kind == kinds.NAMESPACE:
-            return []
+            return [(ObjectKey("", name), item.uid, item.version) for name, item in self._namespaces.items()]
         return [(child.key, child.uid, child.version) for child in self._children[kind.name].values()]
 
     def _put_own(self, kind: Kind, body: Mapping[str, Any]) -> set[ReconcileKey]:
@@ -373,7 +392,7 @@ class Cache:
         elif kind == kinds.MEMORY_STORE:
             wanted = {ObjectKey(key.namespace, name) for name in _named_models(body)} if body else set()
             for model in self._models_of_store.pop(key, set()) - wanted:
-                self._stores_of_model[model].discard(key)
+                _discard(self._stores_of_model, model, key)
             for model in wanted:
                 self._stores_of_model[model].add(key)
             if wanted:
@@ -389,7 +408,7 @@ class Cache:
         store, account = _claims(key, body) if body else (None, None)
         old_store = self._store_of_agent.pop(key, None)
         if old_store is not None:
-            self._agents_of_store[old_store].discard(key)
+            _discard(self._agents_of_store, old_store, key)
             found.add(ReconcileKey(names.MEMORY_STORE, old_store))
         if store is not None:
             self._store_of_agent[key] = store
@@ -397,7 +416,7 @@ class Cache:
             found.add(ReconcileKey(names.MEMORY_STORE, store))
         old_account = self._account_of_agent.pop(key, None)
         if old_account is not None:
-            self._agents_of_account[old_account].discard(key)
+            _discard(self._agents_of_account, old_account, key)
         if account is not None:
             self._account_of_agent[key] = account
             self._agents_of_account[account].add(key)
@@ -431,7 +450,7 @@ class Cache:
         old = self._slices.pop(key, None)
         if old is None or old.owner is None:
             return set()
-        self._slices_of[old.owner.object].discard(key)
+        _discard(self._slices_of, old.owner.object, key)
         return {old.owner}
 
     def _put_namespace(self, body: Mapping[str, Any]) -> set[ReconcileKey]:
@@ -439,8 +458,8 @@ class Cache:
         old = self._namespaces.get(name)
         if self.knows(kinds.NAMESPACE, body):
             return set()
-        self._namespaces[name] = (version(body), labels)
-        if old is not None and old[1] == labels:
+        self._namespaces[name] = _Namespace(body["metadata"]["uid"], version(body), labels)
+        if old is not None and old.labels == labels:
             return set()
         agents = [key for key in self._own[names.AGENT_MEMORY] if key.namespace == name]
         found = {ReconcileKey(names.AGENT_MEMORY, key) for key in agents}

@@ -16,6 +16,7 @@ from memory_operator.reconcile.agent import reconcile_agent
 from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.model_api import reconcile_model_api
 from memory_operator.reconcile.store import reconcile_store
+from memory_operator.reconcile.tls import forget_unnamed
 from memory_operator.reconcile.token_review import reconcile_token_review
 
 logger = logging.getLogger(__name__)
@@ -128,5 +129,7 @@ async def resync(context: Context, lists_at_once: int = 1) -> int:
         keys = (ReconcileKey(kind.name, key) for key in context.cache.keys(kind))
         context.enqueue(keys, in_background=True)
     context.enqueue({TOKEN_REVIEW})
+    forget_unnamed(context)
+    context.strangers.forget(context.now().timestamp())
     context.metrics.resync_timestamp.set(context.now().timestamp())
     return ghosts

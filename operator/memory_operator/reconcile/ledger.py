@@ -55,6 +55,7 @@ class Ledger:
     def forget(self, store: ObjectKey) -> None:
         """Forget a store that is gone."""
         self._rows.pop(store, None)
+        self._waiting.pop(store, None)
 
     def revision(self, store: ObjectKey) -> str | None:
         """Return the revision that was written last; None when nothing was."""

@@ -153,8 +153,7 @@ class HealthMonitor:
         context = self._context
         target = health_target(context, store)
         if target is None:
-            self._counted_at.pop(store, None)
-            self._catching_up.pop(store, None)
+            self._forget(store)
             return None
         old = context.health.get(store)
         state = await self._ask(target, old, asked_at or context.now())
@@ -168,6 +167,7 @@ class HealthMonitor:
         else:
             state = replace(state, counters=old.counters)
         if context.cache.body(kinds.MEMORY_STORE, store) is None:
+            self._forget(store)
             return None
         context.health[store] = state
         if _significant(old) != _significant(state) or (old and old.counters) != state.counters:
@@ -178,6 +178,10 @@ class HealthMonitor:
         if revisions != old_revisions or revision in revisions:
             context.enqueue(ReconcileKey(names.AGENT_MEMORY, agent) for agent in context.ledger.woken(store))
         return self._interval(store, state)
+
+    def _forget(self, store: ObjectKey) -> None:
+        self._counted_at.pop(store, None)
+        self._catching_up.pop(store, None)
 
     async def _ask(self, target: HealthTarget, old: HealthState | None, asked_at: datetime) -> HealthState:
         addresses = self._resolver(target.store)
@@ -256,15 +260,27 @@ class ModelMonitor:
         seconds = context.settings.probe_seconds
         return seconds * (0.9 + 0.2 * random.random()) if result.is_reachable else seconds / 3
 
+    @property
+    def next_due(self) -> float | None:
+        """In how many seconds the next probe is due; None when nothing is watched."""
+        return self._queue.next_due()
+
+    async def advance(self) -> None:
+        """Probe each ModelAPI whose time has come, once."""
+        while (key := self._queue.take()) is not None:
+            await self._poll_once(key)
+
+    async def _poll_once(self, key: ObjectKey) -> None:
+        try:
+            seconds = await self.poll(key)
+        finally:
+            self._queue.done(key)
+        if seconds is not None:
+            self._queue.add_after(key, seconds)
+
     async def _work(self) -> None:
         while True:
-            key = await self._queue.get()
-            try:
-                seconds = await self.poll(key)
-            finally:
-                self._queue.done(key)
-            if seconds is not None:
-                self._queue.add_after(key, seconds)
+            await self._poll_once(await self._queue.get())
 
     async def run(self) -> None:
         """Probe until cancelled."""

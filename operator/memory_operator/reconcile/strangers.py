@@ -37,18 +37,18 @@ class Strangers:
             known = self._known.get(key)
             if known is None or not 0 <= now - known[0] < FRESH_SECONDS or _is_older(known[1], at_least):
                 known = (now, await cluster.list_unmanaged(kind, namespace))
-                self._forget(now)
+                self.forget(now)
                 self._known[key] = known
         if known[1] is None:
             return await cluster.get(kind, namespace, name)
         return next((item for item in known[1].items if item["metadata"]["name"] == name), None)
 
-    def _forget(self, now: float) -> None:
+    def forget(self, now: float) -> None:
+        """Forget the answers that do not count any more."""
         for key in [key for key, known in self._known.items() if not 0 <= now - known[0] < FRESH_SECONDS]:
             del self._known[key]
-            lock = self._locks.get(key)
-            if lock is not None and not lock.locked():
-                del self._locks[key]
+        for key in [key for key, lock in self._locks.items() if key not in self._known and not lock.locked()]:
+            del self._locks[key]
 
 
 def _is_older(listing: Listing | None, version: int) -> bool:

@@ -6,11 +6,23 @@ from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.cache import ReconcileKey
 from memory_operator.crd.base import ObjectKey
-from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.crd.memory_store import MemoryStore, MemoryStoreSpec
 from memory_operator.reconcile.context import Context
 
 AUTHORITY_SECONDS = 60.0
 """How often a ConfigMap that is not ours, and so not watched, is read again."""
+
+
+def _named(store: MemoryStoreSpec, namespace: str) -> ObjectKey | None:
+    reference = store.tls.ca_config_map_ref if store.tls else None
+    return ObjectKey(namespace, reference.name) if reference else None
+
+
+def forget_unnamed(context: Context) -> None:
+    """Forget the CAs that no store names any more."""
+    named = {_named(spec, key.namespace) for key, (_, spec) in context.specs.items()}
+    for key in context.authorities.keys() - named:
+        del context.authorities[key]
 
 
 async def authority(context: Context, store: MemoryStore) -> str | None:

@@ -192,3 +192,30 @@ def test_the_bucket_gives_a_burst_and_then_its_rate() -> None:
     assert abs(bucket.reserve(0) - 0.1) < 1e-9
     assert abs(bucket.reserve(0) - 0.2) < 1e-9
     assert bucket.reserve(1.2) == 0
+
+
+def test_delays_that_nobody_waits_for_any_more_do_not_pile_up() -> None:
+    work, _ = queue()
+    work.add_after("other", 100)
+    for _ in range(10_000):
+        work.add("a")
+        assert work.take() == "a"
+        work.done("a")
+        work.add_after("a", 60)
+    assert len(work._heap) < 200
+    assert work.next_due() == 60
+    work.add("a")
+    assert work.next_due() == 100
+
+
+def test_keys_that_were_called_forward_leave_nothing_in_the_background() -> None:
+    work, _ = queue()
+    for _ in range(100):
+        for key in "abc":
+            work.add_in_background(key)
+        for key in "abc":
+            work.add(key)
+        assert [work.take() for _ in range(3)] == list("abc")
+        for key in "abc":
+            work.done(key)
+    assert len(work._background) == 0
