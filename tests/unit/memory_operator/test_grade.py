@@ -1,4 +1,4 @@
-"""The operator's page of grades: every test that it names exists, and what it says of the schemas is so."""
+"""What the operator says of itself: every test that its pages name exists, and what they say of the schemas is so."""
 
 from __future__ import annotations
 
@@ -43,15 +43,33 @@ def test_all_fifty_two_rows_are_graded(rows: list[tuple[int, str, int, str]]) ->
     assert [number for number, *_ in rows] == list(range(1, 53))
 
 
-def test_every_test_that_the_page_names_exists(repository: Path, rows: list[tuple[int, str, int, str]]) -> None:
+@pytest.mark.parametrize("page", ["operator-grade.md", "capabilities.md"])
+def test_every_test_that_the_page_names_exists(repository: Path, page: str) -> None:
     files = [file for folder in ("tests", "e2e") for file in (repository / folder).rglob("test_*.py")]
+    text = (repository / "docs" / "reference" / page).read_text(encoding="utf-8")
+    lines = "\n".join(line for line in text.splitlines() if line.startswith("| "))
     missing = [
-        f"{number}: {name}::{test}"
-        for number, _, _, proof in rows
-        for name, test in _TEST.findall(proof)
+        f"{name}::{test}"
+        for name, test in _TEST.findall(lines)
         if not any(file.name == name and f"def {test}(" in file.read_text(encoding="utf-8") for file in files)
     ]
     assert missing == []
+
+
+def test_a_capability_level_is_claimed_as_far_as_its_lines_are(repository: Path) -> None:
+    text = (repository / "docs" / "reference" / "capabilities.md").read_text(encoding="utf-8")
+    head, *sections = text.split("\n## ")
+    claimed = dict(re.findall(r"^\| ([IV]+\. [^|]+?) \| (claimed|in part|not claimed)\b.* \|$", head, re.MULTILINE))
+    lines = {
+        section.splitlines()[0]: re.findall(r"^\| .+ \| (yes|no) \| (.+) \|$", section, re.MULTILINE)
+        for section in sections
+    }
+    assert len(claimed) == 5
+    assert claimed == {
+        level: "claimed" if all(said == "yes" for said, _ in found) else "in part" for level, found in lines.items()
+    }
+    for said, proof in (line for found in lines.values() for line in found):
+        assert bool(_TEST.search(proof)) == (said == "yes"), proof
 
 
 def test_nothing_is_claimed_without_a_test(rows: list[tuple[int, str, int, str]]) -> None:
