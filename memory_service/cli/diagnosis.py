@@ -73,7 +73,9 @@ _ORDER: Final = (
 """Causes before what follows from them: of two conditions with one reason the first is told."""
 _WELL_WHEN_FALSE: Final = frozenset({"MemoryDegraded", "Stalled", "Reconciling", "Paused"})
 _PASSING: Final = frozenset({"Reconciling", "Paused"})
-_WORTH_A_WORD: Final = frozenset({"NotConfigured", "VolumeResizing", "VolumeLargerThanSpec", "ProbeDisabled"})
+_WORTH_A_WORD: Final = frozenset(
+    {"NotConfigured", "VolumeResizing", "VolumeLargerThanSpec", "ProbeDisabled", "RolloutWaiting"}
+)
 
 FORGETFUL: Final = (
     "The agent runs on and answers from its own window: it is forgetful, not unavailable. It recalls nothing from its "
@@ -218,7 +220,7 @@ def _finding(ref: Ref, item: JsonObject) -> Finding | None:
     kind, status, reason = str(item.get("type")), str(item.get("status")), str(item.get("reason"))
     if kind == "Progressing":
         is_wrong = status == "False" and reason == "ProgressDeadlineExceeded"
-        is_told = is_wrong or status == "True"
+        is_told = is_wrong or status == "True" or reason in _WORTH_A_WORD
     elif kind in _WELL_WHEN_FALSE:
         is_wrong = status == "True" and kind not in _PASSING
         is_told = status != "False"

@@ -54,6 +54,9 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
     "ScaledToZero": Advice("`spec.replicas` is 0", "set `spec.replicas` to 1 or more"),
     "RolloutInProgress": Advice("pods are being replaced", "wait", (_PODS,)),
     "RolloutComplete": Advice("all pods are of the newest template"),
+    "RolloutWaiting": Advice(
+        "a newer pod template waits until other stores have been rolled out", "wait, or change the store's spec"
+    ),
     "ProgressDeadlineExceeded": Advice(
         "a roll-out has made no progress for too long; the message says why a pod does not run",
         "mend what it names",

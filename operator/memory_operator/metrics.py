@@ -57,6 +57,9 @@ class Metrics:
         self.health_reads = Counter(
             "memplane_operator_health_reads_total", "Health reports asked for.", ["result"], registry=registry
         )
+        self.rollouts_waiting = Gauge(
+            "memplane_operator_rollouts_waiting", "Stores that wait to be rolled out.", registry=registry
+        )
         self.is_leader = Gauge("memplane_operator_leader", "1 while this process leads.", registry=registry)
         self.loop_lag_seconds = Gauge(
             "memplane_operator_loop_lag_seconds", "How late the event loop ran last.", registry=registry

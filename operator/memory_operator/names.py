@@ -27,6 +27,8 @@ BINDING_LABEL: Final = f"{GROUP}/binding"
 """On the pods of bound agents: a store's NetworkPolicy admits pods that carry it."""
 
 CONFIG_CHECKSUM_ANNOTATION: Final = f"{GROUP}/config-checksum"
+TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
+"""On a store's Deployment: a digest of the pod template that we asked for."""
 ENDPOINT_ANNOTATION: Final = f"{GROUP}/endpoint"
 MANAGED_SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"

@@ -56,6 +56,8 @@ class OperatorSettings:
     resync_seconds: float = 300
     watch_silence_seconds: float = 70
     """A watch that says nothing for longer is opened anew; the API server says something every minute."""
+    rollouts_at_once: int = 10
+    """Stores that are rolled out at a time for another reason than a change of their own spec; 0: all of them."""
     refused_seconds: float = 30
     """When to try again what the API server refused: a permission or a quota may have come."""
     health_seconds: float = 30

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from memory_operator.crd import conditions
+from memory_operator.metrics import Metrics as OperatorMetrics
 from memory_service.api.problems import STATUS
 from memory_service.client.errors import UnavailableReason
 from memory_service.contract import ids, limits
@@ -159,6 +160,7 @@ def test_the_metric_page_names_only_metrics_that_exist(repository: Path) -> None
 
 def test_metrics_in_other_pages_exist(repository: Path) -> None:
     known = {f"memplane_{metric.name}{'_total' if metric.kind == 'counter' else ''}" for metric in METRICS}
+    known |= set(re.findall(r"^# TYPE (\S+)", OperatorMetrics().text().decode(), re.MULTILINE))
     for page in pages(repository):
         assert set(re.findall(r"`(memplane_[a-z_]+)`", page.read_text(encoding="utf-8"))) <= known, page.name
 

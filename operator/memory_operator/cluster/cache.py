@@ -53,6 +53,8 @@ class Child:
     """The keys of a bindings ConfigMap."""
     started_endpoint: str | None = None
     """On an agent's Deployment."""
+    template: str | None = None
+    """On a store's Deployment: the digest of its pod template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,10 @@ def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
     return None, controller_uid
 
 
+_ROLLING = frozenset({"NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated"})
+"""What the Deployment controller says of a roll-out that has neither ended nor missed its deadline."""
+
+
 def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
     """Return how far a Deployment is."""
     status = body.get("status") or {}
@@ -114,9 +120,10 @@ def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
     since = (
         available.get("lastTransitionTime") if available.get("status") == "False" else progressing.get("lastUpdateTime")
     )
+    generation, observed_generation = body["metadata"].get("generation", 0), status.get("observedGeneration", 0)
     return DeploymentState(
-        generation=body["metadata"].get("generation", 0),
-        observed_generation=status.get("observedGeneration", 0),
+        generation=generation,
+        observed_generation=observed_generation,
         wanted=(body.get("spec") or {}).get("replicas", 1),
         replicas=status.get("replicas", 0),
         ready=status.get("readyReplicas", 0),
@@ -125,6 +132,7 @@ def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
         has_missed_deadline=has_missed,
         message=progressing.get("message", "") if has_missed else "",
         stuck_since=conditions.parse_timestamp(since) if since else None,
+        is_rolling=observed_generation < generation or progressing.get("reason") in _ROLLING,
     )
 
 
@@ -171,6 +179,7 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         claim=claim_state(body) if kind == kinds.CLAIM else None,
         rows=tuple(map(sys.intern, body.get("data") or ())) if is_bindings else (),
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
+        template=annotations.get(names.TEMPLATE_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
     )
 
 
@@ -227,6 +236,7 @@ class Cache:
         self._told: Counter[tuple[str, str, str]] = Counter()
         self._children: dict[str, dict[ObjectKey, Child]] = defaultdict(dict)
         self._by_owner: dict[ReconcileKey, dict[ChildKey, Child]] = defaultdict(dict)
+        self._rolling: set[ObjectKey] = set()
         self._slices: dict[ObjectKey, _Slice] = {}
         self._slices_of: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._namespaces: dict[str, _Namespace] = {}
@@ -262,6 +272,10 @@ class Cache:
     def child(self, kind: Kind, key: ObjectKey) -> Child | None:
         """Return one child."""
         return self._children[kind.name].get(key)
+
+    def rolling_stores(self) -> frozenset[ObjectKey]:
+        """Return the stores whose pods are being replaced."""
+        return frozenset(self._rolling)
 
     def agents_of(self, store: ObjectKey) -> list[ObjectKey]:
         """Return the AgentMemories that name a store."""
@@ -492,6 +506,8 @@ class Cache:
         self._children[child.kind][child.key] = child
         if child.owner is not None:
             self._by_owner[child.owner][(child.kind, child.key.name)] = child
+            if child.owner.kind == names.MEMORY_STORE and child.deployment is not None and child.deployment.is_rolling:
+                self._rolling.add(child.owner.object)
 
     def _drop_child(self, child: Child) -> None:
         self._children[child.kind].pop(child.key, None)
@@ -500,6 +516,8 @@ class Cache:
             siblings.pop((child.kind, child.key.name), None)
             if not siblings:
                 del self._by_owner[child.owner]
+            if child.deployment is not None:
+                self._rolling.discard(child.owner.object)
 
     def _interested(self, child: Child) -> set[ReconcileKey]:
         if child.kind == kinds.CLUSTER_ROLE_BINDING.name:

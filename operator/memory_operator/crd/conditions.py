@@ -51,6 +51,7 @@ class Reason(StrEnum):
     SCALED_TO_ZERO = "ScaledToZero"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     ROLLOUT_COMPLETE = "RolloutComplete"
+    ROLLOUT_WAITING = "RolloutWaiting"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
     WORKLOAD_UNAVAILABLE = "WorkloadUnavailable"
     HEALTH_UNKNOWN = "HealthUnknown"

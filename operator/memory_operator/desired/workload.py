@@ -24,7 +24,7 @@ from memory_operator.desired.config import (
     TLS_DIRECTORY,
     key_directory,
 )
-from memory_operator.desired.metadata import Manifest, checksum, child, store_labels, store_selector
+from memory_operator.desired.metadata import Manifest, canonical_json, checksum, child, store_labels, store_selector
 from memory_operator.settings import OperatorSettings
 
 CONTAINER: Final = "memory"
@@ -195,27 +195,31 @@ def deployment(
     if not store.is_local:
         strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     annotations = {**store.spec.pod_annotations, names.CONFIG_CHECKSUM_ANNOTATION: checksum(config_text)}
+    template = {
+        "metadata": {"labels": {**store.spec.pod_labels, **store_labels(name)}, "annotations": annotations},
+        "spec": _pod(store, models, settings),
+    }
     return child(
         store.id,
         "apps/v1",
         "Deployment",
         names.memory(name),
         store_labels(name),
+        annotations={names.TEMPLATE_ANNOTATION: checksum(canonical_json(template))},
         spec={
             "replicas": store.replicas,
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": 600,
             "strategy": strategy,
             "selector": {"matchLabels": store_selector(name)},
-            "template": {
-                "metadata": {
-                    "labels": {**store.spec.pod_labels, **store_labels(name)},
-                    "annotations": annotations,
-                },
-                "spec": _pod(store, models, settings),
-            },
+            "template": template,
         },
     )
+
+
+def template_digest(manifest: Manifest) -> str:
+    """Return the digest of the pod template that a store's Deployment asks for."""
+    return str(manifest["metadata"]["annotations"][names.TEMPLATE_ANNOTATION])
 
 
 def disruption_budget(store: MemoryStore) -> list[Manifest]:

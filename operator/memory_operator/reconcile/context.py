@@ -16,6 +16,7 @@ from memory_operator.desired.plan import ChildKey
 from memory_operator.metrics import Metrics
 from memory_operator.queue import WorkQueue
 from memory_operator.reconcile.ledger import Ledger
+from memory_operator.reconcile.rollouts import Rollouts
 from memory_operator.reconcile.strangers import Strangers
 from memory_operator.settings import OperatorSettings
 from memory_operator.status.snapshot import HealthState, ProbeResult
@@ -31,6 +32,8 @@ class Wanted:
     basis: object
     digests: Mapping[ChildKey, str]
     held: frozenset[ChildKey]
+    template: str | None
+    """The digest of its pod template; None while no Deployment is wanted."""
 
 
 @dataclass
@@ -56,6 +59,7 @@ class Context:
     authorities: dict[ObjectKey, tuple[float, str | None]] = field(default_factory=dict)
     """By ConfigMap: when it was read, and the CA in it."""
     strangers: Strangers = field(default_factory=Strangers)
+    rollouts: Rollouts = field(default_factory=Rollouts)
     rows: dict[ObjectKey, tuple[object, str, str]] = field(default_factory=dict)
     """By AgentMemory: what its row was made of, its key and its text."""
     pods: dict[ReconcileKey, tuple[datetime, str]] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from memory_operator.desired import bindings, config, network
 from memory_operator.desired.metadata import Manifest, store_selector
 from memory_operator.desired.plan import ChildKey, desired_digests
 from memory_operator.desired.store import StoreInputs, desired_objects
+from memory_operator.desired.workload import template_digest
 from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.access import is_allowed, is_holder
 from memory_operator.reconcile.context import Context, Wanted
@@ -31,6 +32,8 @@ from memory_operator.status.store import refused_status, store_status
 
 _FIRST_HEALTH_SECONDS = 0.3
 """After new bindings: a watch tells the replicas at once, so that the first look usually finds them in use."""
+_TURN_SECONDS = 60.0
+"""When a store that waits for a place looks again by itself: whoever ends a roll-out wakes it before."""
 
 
 def typed(context: Context, body: JsonObject) -> MemoryStore:
@@ -175,8 +178,31 @@ def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manife
     if known is not None and known.basis == basis:
         return known, None
     made = desired_objects(inputs)
-    known = context.wanted[store.key] = Wanted(basis, desired_digests(made.objects), made.held)
+    templates = (template_digest(item) for item in made.objects if item["kind"] == kinds.DEPLOYMENT.name)
+    known = Wanted(basis, desired_digests(made.objects), made.held, next(templates, None))
+    context.wanted[store.key] = known
     return known, made.objects
+
+
+def _staged(context: Context, store: MemoryStore, wanted: Wanted, workload: Child | None) -> frozenset[ChildKey]:
+    """Return what must stay as it is until fewer stores are rolled out: the pods, and the configuration they have."""
+    is_rolled = workload is not None and wanted.template not in (None, workload.template)
+    is_own_change = store.status.get("observedGeneration") != store.id.generation
+    if not is_rolled or is_own_change:
+        context.rollouts.forget(store.key)
+        return frozenset()
+    if context.rollouts.may_begin(store.key, context.cache.rolling_stores(), context.settings.rollouts_at_once):
+        return frozenset()
+    deployment, configuration = names.memory(store.id.name), names.config(store.id.name)
+    return frozenset({(kinds.DEPLOYMENT.name, deployment), (kinds.CONFIG_MAP.name, configuration)})
+
+
+def _wake_next(context: Context) -> None:
+    """Have stores that wait for a place looked at, as many as there are places."""
+    if context.rollouts:
+        found = context.rollouts.woken(context.cache.rolling_stores(), context.settings.rollouts_at_once)
+        context.enqueue(ReconcileKey(names.MEMORY_STORE, store) for store in found)
+    context.metrics.rollouts_waiting.set(len(context.rollouts))
 
 
 async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
@@ -184,6 +210,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     body = context.cache.body(kinds.MEMORY_STORE, key)
     if body is None:
         context.ledger.forget(key)
+        context.rollouts.forget(key)
         context.health.pop(key, None)
         context.targets.pop(key, None)
         context.specs.pop(key, None)
@@ -208,6 +235,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     known_claim = children.get(claim_key)
     await authority(context, store)
     problems: tuple[ApplyProblem, ...] = ()
+    staged: frozenset[ChildKey] = frozenset()
     if not store.spec.paused:
         rows = _rows(context, store)
         inputs = StoreInputs(
@@ -219,9 +247,14 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             may_start=may_start,
         )
         wanted, made = _wanted(context, inputs)
-        problems = await sync_children(
-            context, who, wanted.digests, wanted.held, lambda: made or desired_objects(inputs).objects
-        )
+        staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
+        digests = {name: digest for name, digest in wanted.digests.items() if name not in staged}
+        try:
+            problems = await sync_children(
+                context, who, digests, wanted.held | staged, lambda: made or desired_objects(inputs).objects
+            )
+        finally:
+            context.rollouts.begun(key)
         if context.ledger.record(key, rows):
             context.watch_health(key, _FIRST_HEALTH_SECONDS)
     children = context.cache.children(own_key)
@@ -236,6 +269,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         health=context.health.get(key),
         models=states,
         waits_for_models=not may_start,
+        waits_for_turn=bool(staged),
         problems=problems,
         selector=store_selector(key.name),
         schema_name=None if store.is_local else config.schema_name(store),
@@ -246,6 +280,10 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     is_news = snapshot.deployment is not None and snapshot.deployment.ready != told
     context.watch_health(key, _FIRST_HEALTH_SECONDS if is_news else context.settings.health_seconds)
     again = [pods_after]
+    if staged:
+        again.append(_TURN_SECONDS)
+    else:
+        _wake_next(context)
     if problems:
         again.append(context.settings.refused_seconds)
     if store.spec.tls and store.spec.tls.ca_config_map_ref:

@@ -26,6 +26,8 @@ class DeploymentState:
     message: str = ""
     stuck_since: datetime | None = None
     """Since when it has no pods enough, or when it last got on."""
+    is_rolling: bool = False
+    """Whether pods of a newer template are on their way and not all ready; no longer so once the deadline is missed."""
     trouble: str = ""
     """What keeps a pod from running, once somebody has looked."""
 
@@ -113,6 +115,8 @@ class StoreSnapshot:
     models: tuple[ModelState, ...] = ()
     waits_for_models: bool = False
     """Whether the first Deployment waits for them."""
+    waits_for_turn: bool = False
+    """Whether a newer pod template waits until fewer stores are rolled out."""
     problems: tuple[ApplyProblem, ...] = ()
     selector: Mapping[str, str] = field(default_factory=dict)
     schema_name: str | None = None

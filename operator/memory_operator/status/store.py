@@ -131,6 +131,9 @@ def _progressing(snapshot: StoreSnapshot) -> Condition:
     if not state.is_rolled_out:
         message = f"{state.updated} of {state.wanted} pods are of the newest template."
         return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, state.said(message))
+    if snapshot.waits_for_turn:
+        message = "A newer pod template waits until other stores have been rolled out."
+        return Condition(kind, False, Reason.ROLLOUT_WAITING, message)
     return Condition(kind, False, Reason.ROLLOUT_COMPLETE, "All pods are of the newest template.")
 
 
