@@ -12,13 +12,16 @@ import math
 import os
 import random
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import aiohttp
+import certifi
 
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelUnavailable
@@ -124,8 +127,8 @@ class Endpoint:
         self._clock = clock
         self._key = ApiKey(api_key_file)
         self._recorder = StateRecorder(clock)
-        self._headers = httpx.Headers(dict(headers), encoding="utf-8")
-        self._client: httpx.AsyncClient | None = None
+        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._session: aiohttp.ClientSession | None = None
 
     @property
     def state(self) -> ProviderState:
@@ -155,9 +158,9 @@ class Endpoint:
 
     async def close(self) -> None:
         """Close the connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     async def get(self, path: str, *, max_bytes: int) -> Any:
         """As `post`, without a body."""
@@ -184,10 +187,10 @@ class Endpoint:
                     status, headers, content = await self._attempt(method, path, body, max_bytes)
             except TimeoutError as error:
                 raise self.failure(f"no whole answer within {self._timeout_seconds:g} s") from error
-            except (httpx.ConnectError, httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as error:
+            except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
                 if attempt >= self._retrying.max_retries:
                     raise self.failure(f"the connection failed ({type(error).__name__})") from error
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+            except (aiohttp.ClientError, ValueError) as error:
                 raise self.failure(f"the request failed ({type(error).__name__})") from error
             else:
                 if status not in RETRIED_STATUSES:
@@ -203,9 +206,8 @@ class Endpoint:
 
     async def _attempt(
         self, method: str, path: str, body: bytes | None, max_bytes: int
-    ) -> tuple[int, httpx.Headers, bytes]:
-        headers = httpx.Headers({"accept": "application/json", "accept-encoding": "identity"})
-        headers.update(self._headers)
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        headers = {"accept": "application/json", "accept-encoding": "identity", **self._headers}
         if body is not None:
             headers["content-type"] = "application/json"
         try:
@@ -214,16 +216,19 @@ class Endpoint:
             raise self.failure(error.detail, reason=Reason.SECRET_MISSING) from error
         if key is not None:
             headers["authorization"] = f"Bearer {key}"
-        async with self._connected().stream(method, f"{self._url}/{path}", content=body, headers=headers) as response:
-            limit = max_bytes if response.is_success else MAX_ERROR_BYTES
+        session = self._connected()
+        url = f"{self._url}/{path}"
+        async with session.request(method, url, data=body, headers=headers, allow_redirects=False) as response:
+            is_success = 200 <= response.status < 300
+            limit = max_bytes if is_success else MAX_ERROR_BYTES
             content = bytearray()
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.content.iter_any():
                 content += chunk
                 if len(content) > limit:
-                    if response.is_success:
+                    if is_success:
                         raise self.failure(f"the answer is longer than {limit} bytes")
                     break
-            return response.status_code, response.headers, bytes(content)
+            return response.status, response.headers, bytes(content)
 
     def _answer(self, status: int, content: bytes) -> Any:
         if status in (401, 403):
@@ -239,21 +244,22 @@ class Endpoint:
             raise Refused(status, *_error_code(content))
         raise self.failure(f"answered {status}")
 
-    def _connected(self) -> httpx.AsyncClient:
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(self._timeout_seconds),
-                limits=httpx.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS),
-                follow_redirects=False,
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            trusted = ssl.create_default_context(cafile=certifi.where()) if self._url.startswith("https") else True
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, ssl=trusted),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # each attempt is timed as a whole
+                cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
             )
-        return self._client
+        return self._session
 
 
 def base_url(url: str) -> str:
     """Return the URL that paths such as `chat/completions` are put behind; `/v1` is added to a bare host."""
     trimmed = url.rstrip("/")
-    return trimmed if httpx.URL(trimmed).path.strip("/") else f"{trimmed}/v1"
+    return trimmed if urlsplit(trimmed).path.strip("/") else f"{trimmed}/v1"
 
 
 def _retry_after(value: str | None, now: datetime) -> float | None:

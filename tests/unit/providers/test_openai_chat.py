@@ -124,7 +124,7 @@ async def test_nobody_listening_is_unavailable(clock: StillClock, no_sleep: NoSl
     with ModelServer() as gone:
         url = gone.url
     chat = OpenAIChat(ChatConfig(url=url, model="m"), clock, retrying=no_sleep.retrying(2))
-    with pytest.raises(ModelUnavailable, match="ConnectError"):
+    with pytest.raises(ModelUnavailable, match="ClientConnectorError"):
         await chat.complete(ASK, max_tokens=5)
     assert len(no_sleep.waited) == 2
     await chat.close()
