@@ -11,7 +11,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from memory_operator import names
 from memory_operator.cluster import kinds
@@ -29,8 +29,7 @@ _CONDITIONS: Final = 4096
 """How many different conditions are kept for all objects; what is said more seldom is kept with each of them."""
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class ReconcileKey:
+class ReconcileKey(NamedTuple):
     """What the queue holds: one object of ours, or the one ClusterRoleBinding (an empty name)."""
 
     kind: str

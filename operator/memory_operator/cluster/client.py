@@ -153,6 +153,7 @@ class KubernetesCluster:
         self._api = api
         self._host = str(api.configuration.host).rstrip("/")
         self._timeout_seconds = timeout_seconds
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._bucket = bucket
         self._observer = observer
 
@@ -194,7 +195,7 @@ class KubernetesCluster:
                 self._url(path, query),
                 headers=await self._headers(accept, content_type),
                 body=body,
-                _request_timeout=self._timeout_seconds,
+                _request_timeout=self._timeout,
             )
             content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from pydantic import Field
@@ -83,7 +84,7 @@ class AgentMemory:
         """Its namespace and name."""
         return self.id.key
 
-    @property
+    @cached_property
     def store(self) -> ObjectKey | None:
         """The store that it names; None for a local one."""
         return referenced_store(self.id.namespace, self.spec)

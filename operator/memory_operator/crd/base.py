@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
@@ -26,8 +26,7 @@ Quantity = Annotated[str | int, Field(union_mode="left_to_right")]
 Spec = TypeVar("Spec", bound=FileModel)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class ObjectKey:
+class ObjectKey(NamedTuple):
     """One object of a kind that is known from the context."""
 
     namespace: str

@@ -9,46 +9,23 @@ written anywhere: they are built from `hash`, which costs a third of a text and 
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memory_operator import names
 from memory_operator.desired.metadata import Manifest
 
+_read = functools.lru_cache(maxsize=1024)(json.loads)
+"""The keys of list items in field sets are the same few in all objects; nobody changes what is read."""
+
 
 def _matching(items: list[Any], key: Mapping[str, Any]) -> Any:
     for item in items:
-        if isinstance(item, dict) and all(item.get(name) == value for name, value in key.items()):
+        if isinstance(item, dict) and key.items() <= item.items():
             return item
     return None
-
-
-def _view(live: Any, owned: Mapping[str, Any]) -> Any:
-    """Return the part of a live value that this set of fields covers; an empty set is all of it."""
-    if not owned or set(owned) == {"."}:
-        return live if not owned else ({} if isinstance(live, dict) else live)
-    if isinstance(live, dict):
-        return {
-            path[2:]: _view(live[path[2:]], inner)
-            for path, inner in owned.items()
-            if path.startswith("f:") and path[2:] in live
-        }
-    if isinstance(live, list):
-        found = []
-        for path, inner in owned.items():
-            if path.startswith("k:"):
-                item = _matching(live, json.loads(path[2:]))
-                if item is not None:
-                    found.append(_view(item, inner))
-            elif path.startswith("v:"):
-                value = json.loads(path[2:])
-                if value in live:
-                    found.append(value)
-            elif path.startswith("i:"):
-                found.append(_view(live[int(path[2:])], inner))
-        return found
-    return live
 
 
 def _mark(value: Any) -> int:
@@ -59,24 +36,67 @@ def _mark(value: Any) -> int:
     if isinstance(value, str):
         return hash(value)
     if isinstance(value, dict):
-        return hash(frozenset([(key, _mark(item)) for key, item in value.items()]))
-    if isinstance(value, list):
-        marks = [_mark(item) for item in value]
-        if all(isinstance(item, dict) for item in value):
-            marks.sort()
-        return hash(("list", *marks))
+        # Most values are texts: a call for each of them would be most of the work.
+        return hash(frozenset([(key, hash(item) if type(item) is str else _mark(item)) for key, item in value.items()]))
+    if isinstance(value, list | tuple):
+        return _mark_of_list(value, [_mark(item) for item in value])
+    # By its text: 1 and True are not the same, and -1 and -2 have one hash.
     return hash(("scalar", repr(value)))
 
 
-def _digest(content: Mapping[str, Any]) -> str:
-    return f"{_mark(content):x}"
+def _mark_of_list(items: Sequence[Any], marks: list[int]) -> int:
+    if all(isinstance(item, dict) for item in items):
+        marks.sort()
+    return hash(("list", *marks))
+
+
+def _mark_of_ours(live: Any, owned: Mapping[str, Any]) -> int:
+    """Return the mark of the part of a live value that this set of fields covers; an empty set is all of it."""
+    if not owned:
+        return _mark(live)
+    if isinstance(live, dict):
+        found = []
+        for path, inner in owned.items():
+            name = path[2:]
+            if name in live and path.startswith("f:"):
+                item = live[name]
+                is_text = not inner and type(item) is str
+                found.append((name, hash(item) if is_text else _mark_of_ours(item, inner)))
+        return hash(frozenset(found))
+    if isinstance(live, list) and owned.keys() != {"."}:
+        items, marks = [], []
+        for path, inner in owned.items():
+            item = _item(live, path)
+            if item is not None:
+                items.append(item)
+                marks.append(_mark_of_ours(item, {} if path.startswith("v:") else inner))
+        return _mark_of_list(items, marks)
+    return _mark(live)
+
+
+def _item(live: list[Any], path: str) -> Any:
+    """Return the item of a live list that a path of a field set names; None when it is not there."""
+    match path[:2]:
+        case "k:":
+            return _matching(live, _read(path[2:]))
+        case "v:":
+            value = _read(path[2:])
+            return value if value in live else None
+        case "i:":
+            return live[int(path[2:])]
+        case _:
+            return None
+
+
+def _digest(mark: int) -> str:
+    return f"{mark:x}"
 
 
 def desired_digest(manifest: Manifest) -> str:
     """Return the digest of what we want."""
     metadata = {key: value for key, value in manifest["metadata"].items() if key not in ("name", "namespace")}
     content = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
-    return _digest({**content, "metadata": metadata} if metadata else content)
+    return _digest(_mark({**content, "metadata": metadata} if metadata else content))
 
 
 def _owned(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -91,7 +111,7 @@ def _owned(live: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def live_digest(live: Mapping[str, Any]) -> str:
     """Return the digest of what our last apply left in this object; empty when we never applied it."""
     owned = _owned(live)
-    return "" if owned is None else _digest(_view(live, owned))
+    return "" if owned is None else _digest(_mark_of_ours(live, owned))
 
 
 def is_ours(live: Mapping[str, Any], *path: str) -> bool:

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memory_operator import names
 from memory_operator.crd import agent_memory, memory_store, model_api
 from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.memory_store import MemoryStore
@@ -19,7 +20,7 @@ from memory_operator.crd.quantity import canonical, is_larger
 from memory_operator.desired import agent as agents
 from memory_operator.desired import bindings, config
 from memory_operator.desired.metadata import Manifest, canonical_json
-from memory_operator.desired.ownership import desired_digest
+from memory_operator.desired.ownership import desired_digest, live_digest
 from memory_operator.desired.plan import Observed, desired_digests, plan
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.volume import ExistingClaim
@@ -324,3 +325,43 @@ def test_what_differs_has_another_digest(one: Any, other: Any) -> None:
 )
 def test_the_order_of_keys_and_of_objects_in_a_list_does_not_count(one: Any, other: Any) -> None:
     assert _digest_of(one) == _digest_of(other)
+
+
+_LEAVES = st.none() | st.booleans() | st.integers(-2, 2) | st.text("ab", max_size=2)
+_VALUES = st.recursive(
+    _LEAVES, lambda inner: st.dictionaries(st.text("ab", max_size=2), inner, max_size=3), max_leaves=10
+)
+_FIELD_SETS = st.recursive(
+    st.just({}),
+    lambda inner: st.dictionaries(st.sampled_from(["f:a", "f:b", "f:ab", "."]), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def _cut(value: Any, owned: dict[str, Any]) -> Any:
+    """The part of an object without lists that is in a field set."""
+    if not owned or not isinstance(value, dict):
+        return value
+    inside = {path[2:]: inner for path, inner in owned.items() if path.startswith("f:")}
+    return {name: _cut(value[name], inner) for name, inner in inside.items() if name in value}
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "ab"]), _VALUES, max_size=3), _FIELD_SETS)
+def test_what_others_have_set_does_not_count_for_the_digest_of_an_object(live: Any, owned: dict[str, Any]) -> None:
+    entry = {"manager": names.FIELD_MANAGER, "operation": "Apply", "fieldsV1": owned}
+    found = live_digest({**live, "metadata": {"managedFields": [entry]}})
+    wanted = _cut({**live, "metadata": {"managedFields": [entry]}}, owned)
+    assert found == desired_digest({"metadata": {}, **wanted})
+
+
+def test_items_of_a_list_are_found_by_their_keys_in_any_order() -> None:
+    ports = [{"port": 1, "protocol": "TCP", "nodePort": 7}, {"port": 2, "protocol": "TCP", "nodePort": 8}]
+    path = 'k:{{"port":{},"protocol":"TCP"}}'
+    ours = {"f:port": {}, "f:protocol": {}}
+    owned = {"f:spec": {"f:ports": {path.format(2): ours, path.format(1): ours, path.format(3): ours}}}
+    entry = {"manager": names.FIELD_MANAGER, "operation": "Apply", "fieldsV1": owned}
+    live = {"metadata": {"managedFields": [entry]}, "spec": {"ports": ports, "clusterIP": "10.0.0.1"}}
+    wanted = {"ports": [{"port": 1, "protocol": "TCP"}, {"port": 2, "protocol": "TCP"}]}
+    assert live_digest(live) == desired_digest({"metadata": {}, "spec": wanted})
+    ports[0]["port"] = 3
+    assert live_digest(live) != desired_digest({"metadata": {}, "spec": wanted})
