@@ -185,6 +185,12 @@ async def test_what_is_not_a_chat_completion_is_unavailable(
     assert chat.state.ok is True
 
 
+async def test_an_answer_that_was_cut_inside_a_character_is_taken(make_chat: MakeChat, server: ModelServer) -> None:
+    server.script(CHAT, Body(rb'{"choices": [{"message": {"content": "a boat \ud83d"}, "finish_reason": "length"}]}'))
+    answer = await make_chat().complete(ASK, max_tokens=5)
+    assert (answer.text, answer.truncated) == ("a boat \ud83d", True)
+
+
 async def test_an_answer_that_never_ends_is_not_read_to_its_end(make_chat: MakeChat, server: ModelServer) -> None:
     server.script(CHAT, Body(b" " * (9 * 1024 * 1024)))
     with pytest.raises(ModelUnavailable, match="longer than"):
