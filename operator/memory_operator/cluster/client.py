@@ -7,7 +7,6 @@ credentials and connections. It asks the client's transport itself, for the laye
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import orjson
 from kubernetes.aio import client as kube_client
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.exceptions import ApiException
@@ -94,7 +94,7 @@ class Cluster(Protocol):
 def _message(error: ApiException) -> str:
     body = error.body
     try:
-        content = json.loads(body) if isinstance(body, str | bytes) else {}
+        content = orjson.loads(body) if isinstance(body, str | bytes) else {}
     except ValueError:
         content = {}
     if isinstance(content, dict) and content.get("message"):
@@ -205,7 +205,7 @@ class KubernetesCluster:
         if not 200 <= response.status <= 299:
             raise _refused(response, content)
         try:
-            return dict(json.loads(content))
+            return dict(orjson.loads(content))
         except ValueError as error:
             raise ClusterUnavailable("the answer cannot be read") from error
 

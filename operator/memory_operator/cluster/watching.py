@@ -6,10 +6,11 @@ into a cache: for them this stream takes the place of a framework's tasks, queue
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
+
+import orjson
 
 from memory_operator.cluster.client import KubernetesCluster
 from memory_operator.cluster.kinds import Kind
@@ -71,7 +72,7 @@ class KubernetesWatcher:
 
 def _event(line: bytes) -> WatchEvent:
     try:
-        content = json.loads(line)
+        content = orjson.loads(line)
         event = WatchEvent(content["type"], content["object"])
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterUnavailable("an event cannot be read") from error

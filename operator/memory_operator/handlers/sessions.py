@@ -8,13 +8,13 @@ cannot be read go through, and a kopf that reads its answers in another way hear
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import fields
 from typing import Any, cast
 
 import aiohttp
 import kopf
+import orjson
 
 from memory_operator.cluster import kinds
 from memory_operator.cluster.cache import Cache
@@ -28,7 +28,7 @@ IsKnown = Callable[[JsonObject], bool]
 def _is_news(line: bytes, is_known: IsKnown) -> bool:
     """Whether a line of a watch says what nobody knows yet."""
     try:
-        event = json.loads(line)
+        event = orjson.loads(line)
         return event["type"] not in ("ADDED", "MODIFIED") or not is_known(event["object"])
     except (ValueError, KeyError, TypeError):
         return True
