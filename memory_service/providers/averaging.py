@@ -24,7 +24,9 @@ def evenly(count: int, wanted: int) -> list[int]:
 
 def unit_mean(vectors: NDArray[np.floating], weights: Sequence[float]) -> Vector | None:
     """Return the weighted mean of unit vectors as a unit vector; None if they cancel out or are not finite."""
-    mean = np.average(vectors.astype(np.float64), axis=0, weights=np.asarray(weights, dtype=np.float64))
+    mean = vectors[0].astype(np.float64)
+    if len(vectors) > 1:
+        mean = np.average(vectors.astype(np.float64), axis=0, weights=np.asarray(weights, dtype=np.float64))
     length = float(np.linalg.norm(mean))
     if not np.isfinite(length) or length < SHORTEST:
         return None
