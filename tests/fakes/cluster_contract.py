@@ -73,6 +73,14 @@ class ClusterContract:
         assert "labelled" not in by_name
         assert "data" not in by_name["stranger"]
 
+    async def test_any_text_arrives_as_it_is(self, cluster: Cluster, namespace: str) -> None:
+        text = "ünï ☂ 🦉 \u2028 \u0085 \x7f \ttab 'one' \"two\" \\ \\ud83e\\udd89 back: - # & * yes"
+        made = await cluster.apply(kinds.CONFIG_MAP, config_map(namespace, "words", a=text))
+        assert made["data"]["a"] == text
+        found = await cluster.get(kinds.CONFIG_MAP, namespace, "words")
+        assert found is not None
+        assert found["data"]["a"] == text
+
     async def test_what_does_not_exist_is_none(self, cluster: Cluster, namespace: str) -> None:
         assert await cluster.get(kinds.CONFIG_MAP, namespace, "nobody") is None
 

@@ -7,6 +7,8 @@ credentials and connections. It asks the client's transport itself, for the laye
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -42,7 +44,9 @@ _STRANGERS: Final = 500
 _BUFFER_BYTES: Final = 2**17
 """What is buffered of an answer at most is twice as much, of each of a dozen watches."""
 _JSON: Final = "application/json"
-_APPLY: Final = "application/apply-patch+yaml"
+_APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
+_ASTRAL: Final = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
+"""In JSON a character beyond U+FFFF; a backslash that is a character is passed over."""
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 Observer = Callable[[str, str], None]
@@ -89,6 +93,19 @@ class Cluster(Protocol):
 
     async def replace(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Replace an object; `Conflict` when it is not of the manifest's resourceVersion any more."""
+
+
+def _yaml(manifest: JsonObject) -> bytes:
+    """Return a manifest as what server-side apply reads: JSON, but YAML knows no pairs of surrogates."""
+
+    def character(found: re.Match[str]) -> str:
+        high, low = found.groups()
+        if high is None:
+            return found[0]
+        return f"\\U{0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00):08x}"
+
+    text = json.dumps(manifest, separators=(",", ":"))
+    return (_ASTRAL.sub(character, text) if "\\ud" in text else text).encode("ascii")
 
 
 def _message(error: ApiException) -> str:
@@ -182,7 +199,7 @@ class KubernetesCluster:
         path: str,
         query: Mapping[str, str | int | None] | None = None,
         *,
-        body: JsonObject | None = None,
+        body: JsonObject | bytes | None = None,
         accept: str = _JSON,
         content_type: str = _JSON,
     ) -> JsonObject:
@@ -272,7 +289,7 @@ class KubernetesCluster:
 
     async def _apply(self, path: str, manifest: JsonObject, manager: str) -> JsonObject:
         query = {"fieldManager": manager, "force": "true"}
-        return await self._request("patch", path, query, body=manifest, content_type=_APPLY)
+        return await self._request("patch", path, query, body=_yaml(manifest), content_type=_APPLY)
 
     async def apply(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Make an object as this manifest says."""
