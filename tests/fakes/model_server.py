@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -131,8 +132,9 @@ def reversed_order(answer: dict[str, Any]) -> None:
 class ModelServer:
     """The server, on a free loopback port, from entering to leaving the context."""
 
-    def __init__(self, *, dimension: int = DIMENSION, port: int = 0) -> None:
+    def __init__(self, *, dimension: int = DIMENSION, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.dimension = dimension
+        self._tls = tls
         self._port = port
         self._lock = threading.Lock()
         self._scripts: dict[str, deque[Fault]] = {}
@@ -144,6 +146,8 @@ class ModelServer:
 
     def __enter__(self) -> Self:
         server = _Server(("127.0.0.1", self._port), _FaultyHandler, self)
+        if self._tls is not None:
+            server.socket = self._tls.wrap_socket(server.socket, server_side=True)
         self._server = server
         self._thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="model-server", daemon=True)
         self._thread.start()
@@ -163,7 +167,7 @@ class ModelServer:
     def url(self) -> str:
         """The base URL to configure."""
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._server.server_address[1]}/v1"
 
     @property
     def requests(self) -> list[Request]:

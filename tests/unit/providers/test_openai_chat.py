@@ -17,6 +17,7 @@ from memory_service.ports.models import Message
 from memory_service.providers import open_chat
 from memory_service.providers.endpoint import base_url
 from memory_service.providers.openai_compatible import OpenAIChat
+from tests.fakes.kube_api import make_certificates
 from tests.fakes.model_server import CHAT, MODELS, Body, Gate, HalfClosed, HungUp, ModelServer, Status, Text, Truncated
 from tests.unit.providers.conftest import NoSleep, StillClock
 
@@ -128,6 +129,23 @@ async def test_nobody_listening_is_unavailable(clock: StillClock, no_sleep: NoSl
         await chat.complete(ASK, max_tokens=5)
     assert len(no_sleep.waited) == 2
     await chat.close()
+
+
+async def test_a_server_is_believed_only_under_a_known_authority(
+    clock: StillClock, no_sleep: NoSleep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(tls=make_certificates(tmp_path)) as server:
+        for known in (False, True):
+            if known:
+                monkeypatch.setattr("certifi.where", lambda: str(tmp_path / "ca.crt"))
+            chat = OpenAIChat(ChatConfig(url=server.url, model="m"), clock, retrying=no_sleep.retrying(0))
+            if known:
+                assert (await chat.complete(ASK, max_tokens=5)).text
+            else:
+                with pytest.raises(ModelUnavailable, match="ClientConnectorCertificateError"):
+                    await chat.complete(ASK, max_tokens=5)
+                assert server.requests == []
+            await chat.close()
 
 
 @pytest.mark.parametrize("status", [500, 400, 404, 422])
