@@ -15,7 +15,7 @@ class _JsonRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         try:
-            return from_json(body, allow_inf_nan=False)
+            return from_json(body, allow_inf_nan=False, cache_strings="none")
         except ValueError as error:
             raise json.JSONDecodeError(str(error), "", 0) from error
 

@@ -267,7 +267,7 @@ def masked(path: Path, value: Any) -> Any:
         return None
     if path[-1] == "dsn":
         return masked_dsn(str(value))
-    if "headers" in path:
+    if "headers" in path or (path[-1] == "url" and "@" in str(value)):
         return "***"
     return value
 

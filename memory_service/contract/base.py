@@ -10,9 +10,9 @@ from pydantic.alias_generators import to_camel
 
 
 class Wire(BaseModel):
-    """A frozen HTTP body; a field it does not know is refused."""
+    """A frozen HTTP body; a field it does not know is refused. No parser keeps what was said in a cache of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, cache_strings="none")
 
 
 class FileModel(BaseModel):

@@ -8,12 +8,26 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from memory_service.contract.base import FileModel
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("give an `http://` or `https://` URL with a host, such as `http://models.internal:8000/v1`")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("leave name and password out of the URL; put the key into the file that `apiKeyFile` names")
+    return url
+
+
+EndpointUrl = Annotated[str, AfterValidator(_without_secrets)]
+"""Where a model endpoint is; what opens it stands in a file."""
 
 
 class StorageType(StrEnum):
@@ -44,7 +58,7 @@ class StorageConfig(FileModel):
 class ChatConfig(FileModel):
     """An OpenAI-compatible chat endpoint; unset url: no extraction by a model and no digests, episodes only."""
 
-    url: str | None = None
+    url: EndpointUrl | None = None
     model: str | None = None
     api_key_file: str | None = None
     headers: dict[str, str] = Field(default_factory=dict, repr=False)
@@ -62,7 +76,7 @@ class ChatConfig(FileModel):
 class EmbeddingConfig(FileModel):
     """An OpenAI-compatible embedding endpoint; unset url: the built-in all-MiniLM-L6-v2 (384 dimensions)."""
 
-    url: str | None = None
+    url: EndpointUrl | None = None
     model: str | None = None
     api_key_file: str | None = None
     headers: dict[str, str] = Field(default_factory=dict, repr=False)

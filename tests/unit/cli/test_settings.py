@@ -121,6 +121,12 @@ def test_a_kubernetes_service_link_is_not_taken_for_a_port() -> None:
             {},
             ["models.embedding", "MEMPLANE_EMBEDDING", "`dimensions` is required"],
         ),
+        (
+            {},
+            {"MEMPLANE_CHAT_URL": "models.internal:8000", "MEMPLANE_CHAT_MODEL": "m"},
+            {},
+            ["models.chat.url", "MEMPLANE_CHAT_URL", "`http://`", "'models.internal:8000'"],
+        ),
         ({}, {}, {"worker": "separate"}, ["separate", "external"]),
         ({"shortTerm": {"tokenBudget": -1}}, {}, {}, ["shortTerm.tokenBudget", "m.yaml", "at least 1", "'-1'"]),
     ],
@@ -152,6 +158,10 @@ def test_secrets_are_never_shown() -> None:
     with pytest.raises(SettingsError) as caught:
         layer({"storage": {"schema": "NOT A NAME"}, **file}, env, {})
     assert "s3cret" not in str(caught.value)
+    for url in ("https://ada:s3cret@models/v1", "https://s3cret@models/v1"):
+        with pytest.raises(SettingsError, match="`apiKeyFile`") as caught:
+            layer(None, {"MEMPLANE_CHAT_URL": url, "MEMPLANE_CHAT_MODEL": "m"}, {})
+        assert "s3cret" not in str(caught.value)
 
 
 @given(
