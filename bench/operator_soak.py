@@ -1,12 +1,18 @@
-"""Whether the operator's memory stays flat: rounds of objects that come, change, fail and go, in one process.
+"""Whether the operator's memory stays flat: rounds of objects that come, change, fail and go.
 
     python bench/operator_soak.py --events 50000
+    python bench/operator_soak.py --process 12
 
-A round is that of tests/unit/memory_operator/soak.py: some two hundred watch events in a namespace of its own, an API
-server that refuses, pods that are silent, deletions that no watch sees, resyncs. The cluster is in memory, in the same
-process, and forgets what is deleted. Printed is what grew after the warm-up for each 1,000 events: resident memory,
-and what Python has allocated. What the operator must not keep is asserted by tests/unit/memory_operator/test_soak.py;
-this prints and decides nothing.
+The first runs in this process, against a cluster in memory that forgets what is deleted. A round is that of
+tests/unit/memory_operator/soak.py: some two hundred watch events in a namespace of its own, an API server that refuses,
+pods that are silent, deletions that no watch sees, resyncs. The second is a real operator with its client and its
+watches, against a real API server: a round makes ten stores with fifty bindings in a namespace, waits until all are
+Ready, scales the stores to nothing and back, and deletes the namespace. Python looks for garbage once 20,000 objects
+more than before are there, so that a process grows by some MiB before it is level.
+
+Printed is what grew for each 1,000 events after the warm-up, of a process in the second half of its rounds: resident
+memory and, with --trace, what Python has allocated. What the operator must not keep is asserted by
+tests/unit/memory_operator/test_soak.py; this prints and decides nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ import gc
 import logging
 import os
 import sys
+import tempfile
 import time
 import tracemalloc
 from dataclasses import dataclass
@@ -25,10 +32,17 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "operator")]
 
+from e2e.cluster import local  # noqa: E402
+from e2e.cluster.clusters import LocalCluster  # noqa: E402
+from e2e.cluster.tiers import Tier  # noqa: E402
+from tests.integration.operator.processes import OperatorProcess, serving_reports  # noqa: E402
+from tests.integration.operator.test_process import agent, store  # noqa: E402
 from tests.unit.memory_operator.soak import Soak  # noqa: E402
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LINES = 12
+ROLE = ROOT / "tests" / "integration" / "operator" / "role.yaml"
+STORES, BINDINGS = 10, 50
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,14 @@ class Sample:
     resident_kib: float
     traced_kib: float
     cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a process was like after so many events."""
+
+    events: int
+    resident_kib: float
 
 
 def sample(soak: Soak) -> Sample:
@@ -63,7 +85,7 @@ async def measure(events: int, warm_up: int) -> None:
 
     await until(warm_up)
     first = last = sample(soak)
-    print("events   kept entries   RSS KiB   allocated KiB   CPU s")
+    sys.stdout.write("events   kept entries   RSS KiB   allocated KiB   CPU s\n")
     for line in range(LINES + 1):
         last = await until(warm_up + (events - warm_up) * line // LINES)
         print(
@@ -80,15 +102,73 @@ async def measure(events: int, warm_up: int) -> None:
     )
 
 
+def told(operator: OperatorProcess) -> Told:
+    """Read how large a process is and how many events it has taken."""
+    pages = int(Path(f"/proc/{operator.pid}/statm").read_text(encoding="ascii").split()[1])
+    lines = operator.metrics().splitlines()
+    events = sum(
+        float(line.rpartition(" ")[2]) for line in lines if line.startswith("memplane_operator_watch_events_total{")
+    )
+    return Told(int(events), pages * PAGE / 1024)
+
+
+def process_round(server: LocalCluster, number: int) -> None:
+    """Have stores and bindings come, go away, come back and go."""
+    with server.new_namespace(f"soak-{number}") as made:
+        kubectl = made.kubectl
+        names = [f"store-{index}" for index in range(STORES)]
+        bindings = [agent(f"agent-{index}", names[index % STORES]) for index in range(BINDINGS)]
+        kubectl.apply(*(store(name, replicas=1) for name in names), *bindings)
+        kinds = ("memorystores", "agentmemories")
+        for kind in kinds:
+            kubectl("wait", kind, "--all", "--for=condition=Ready", "--timeout=300s", timeout_seconds=310)
+        for replicas, degraded in ((0, "True"), (1, "False")):
+            kubectl("scale", "memorystore", "--all", f"--replicas={replicas}")
+            condition = f"--for=condition=MemoryDegraded={degraded}"
+            kubectl("wait", "agentmemories", "--all", condition, "--timeout=300s", timeout_seconds=310)
+
+
+def measure_process(rounds: int) -> None:
+    """Run rounds against a process, and print a line for each."""
+    server = local.start(Tier.CONTROL_PLANE)
+    try:
+        for file in (*sorted((ROOT / "crds").glob("*.yaml")), ROLE):
+            server.kubectl.apply(file)
+        with tempfile.TemporaryDirectory() as folder, serving_reports(server) as reports:
+            account = server.kubeconfig_of("memplane-system", "memplane-operator")
+            operator = OperatorProcess(server, account, Path(folder), "soak", reports, RESYNC_SECONDS="30")
+            try:
+                operator.wait_to_lead()
+                sys.stdout.write(" events   RSS KiB\n")
+                seen = []
+                for number in range(1, rounds + 1):
+                    process_round(server, number)
+                    seen.append(told(operator))
+                    sys.stdout.write(f"{seen[-1].events:>7,}   {seen[-1].resident_kib:>7,.0f}\n")
+                    sys.stdout.flush()
+            finally:
+                operator.stop()
+    finally:
+        server.take_down()
+    first, last = seen[len(seen) // 2], seen[-1]
+    thousands = max(0.001, (last.events - first.events) / 1000)
+    grown = (last.resident_kib - first.resident_kib) / thousands
+    sys.stdout.write(f"for each 1,000 events after the first {first.events:,}: RSS {grown:+.1f} KiB\n")
+
+
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(description="Whether the operator's memory stays flat.")
     parser.add_argument("--events", type=int, default=20_000, help="watch events to take")
     parser.add_argument("--warm-up", type=int, default=3_000, help="events before the first count")
-    parser.add_argument("--no-trace", action="store_true", help="only RSS: tracing costs twice the time")
+    parser.add_argument("--trace", action="store_true", help="also what Python has allocated; takes twice the time")
+    parser.add_argument("--process", type=int, metavar="ROUNDS", help="a real operator against a real API server")
     arguments = parser.parse_args()
+    if arguments.process:
+        measure_process(arguments.process)
+        return
     logging.disable(logging.CRITICAL)
-    if not arguments.no_trace:
+    if arguments.trace:
         tracemalloc.start()
     asyncio.run(measure(arguments.events, arguments.warm_up))
 
