@@ -107,7 +107,10 @@ def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
 
 
 _ROLLING = frozenset({"NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated"})
-"""What the Deployment controller says of a roll-out that has neither ended nor missed its deadline."""
+"""What the Deployment controller says of a roll-out that has neither ended nor missed its deadline. Where the old pod
+ends first it says so late, and of a way back to an earlier template perhaps never: see `is_unfinished`."""
+_REVISION: Final = "deployment.kubernetes.io/revision"
+"""The Deployment controller's number of a template: "1" until there was a second one."""
 
 
 def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
@@ -120,6 +123,8 @@ def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
         available.get("lastTransitionTime") if available.get("status") == "False" else progressing.get("lastUpdateTime")
     )
     generation, observed_generation = body["metadata"].get("generation", 0), status.get("observedGeneration", 0)
+    is_first = (body["metadata"].get("annotations") or {}).get(_REVISION) == "1"
+    is_told = progressing.get("reason") in _ROLLING and not is_first
     return DeploymentState(
         generation=generation,
         observed_generation=observed_generation,
@@ -131,7 +136,7 @@ def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
         has_missed_deadline=has_missed,
         message=progressing.get("message", "") if has_missed else "",
         stuck_since=conditions.parse_timestamp(since) if since else None,
-        is_rolling=observed_generation < generation or progressing.get("reason") in _ROLLING,
+        is_rolling=0 < observed_generation < generation or (observed_generation > 0 and is_told),
     )
 
 
@@ -236,6 +241,7 @@ class Cache:
         self._children: dict[str, dict[ObjectKey, Child]] = defaultdict(dict)
         self._by_owner: dict[ReconcileKey, dict[ChildKey, Child]] = defaultdict(dict)
         self._rolling: set[ObjectKey] = set()
+        self._unfinished: set[ObjectKey] = set()
         self._slices: dict[ObjectKey, _Slice] = {}
         self._slices_of: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._namespaces: dict[str, _Namespace] = {}
@@ -273,8 +279,12 @@ class Cache:
         return self._children[kind.name].get(key)
 
     def rolling_stores(self) -> frozenset[ObjectKey]:
-        """Return the stores whose pods are being replaced."""
+        """Return the stores of which the Deployment controller says that their pods are being replaced."""
         return frozenset(self._rolling)
+
+    def unfinished_stores(self) -> frozenset[ObjectKey]:
+        """Return the stores that lack pods of the newest template or have older ones, for however long."""
+        return frozenset(self._unfinished)
 
     def agents_of(self, store: ObjectKey) -> list[ObjectKey]:
         """Return the AgentMemories that name a store."""
@@ -505,8 +515,11 @@ class Cache:
         self._children[child.kind][child.key] = child
         if child.owner is not None:
             self._by_owner[child.owner][(child.kind, child.key.name)] = child
-            if child.owner.kind == names.MEMORY_STORE and child.deployment is not None and child.deployment.is_rolling:
-                self._rolling.add(child.owner.object)
+            if child.owner.kind == names.MEMORY_STORE and child.deployment is not None:
+                if child.deployment.is_rolling:
+                    self._rolling.add(child.owner.object)
+                if child.deployment.is_unfinished:
+                    self._unfinished.add(child.owner.object)
 
     def _drop_child(self, child: Child) -> None:
         self._children[child.kind].pop(child.key, None)
@@ -515,8 +528,9 @@ class Cache:
             siblings.pop((child.kind, child.key.name), None)
             if not siblings:
                 del self._by_owner[child.owner]
-            if child.deployment is not None:
+            if child.owner.kind == names.MEMORY_STORE and child.deployment is not None:
                 self._rolling.discard(child.owner.object)
+                self._unfinished.discard(child.owner.object)
 
     def _interested(self, child: Child) -> set[ReconcileKey]:
         if child.kind == kinds.CLUSTER_ROLE_BINDING.name:

@@ -33,6 +33,7 @@ _DEFAULT_RESOURCES: Final[JsonObject] = {"requests": {"cpu": "100m", "memory": "
 _API_TOKEN_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_SECONDS: Final = 3607
 DRAIN_SECONDS: Final = 5
+PROGRESS_DEADLINE_SECONDS: Final = 600
 """How long a pod that is told to end goes on serving: until every node has heard that it is no longer an endpoint."""
 
 
@@ -209,7 +210,7 @@ def deployment(
         spec={
             "replicas": store.replicas,
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": 600,
+            "progressDeadlineSeconds": PROGRESS_DEADLINE_SECONDS,
             "strategy": strategy,
             "selector": {"matchLabels": store_selector(name)},
             "template": template,

@@ -5,14 +5,33 @@ all of them in one moment. Each store that would be rolled out for such a reason
 others keep their pods, and the configuration that those pods have, until a place is free. A store whose own spec has
 changed never waits: somebody wants it now. A roll-out that misses its deadline gives its place back.
 
-Who is rolled out is seen in the cluster; what is remembered here is only who waits and who is about to begin.
+A place is held from the moment it is given until the roll-out has ended: what the Deployment controller says of one
+pod that ends before the next begins looks, for as long as that pod takes, like a roll-out that is over. Who is rolled
+out in a process that takes over is seen in the cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
 
 from memory_operator.crd.base import ObjectKey
+from memory_operator.desired.workload import PROGRESS_DEADLINE_SECONDS
+
+_PATIENCE: Final = timedelta(seconds=PROGRESS_DEADLINE_SECONDS)
+"""How long a place lasts without a word of the Deployment controller: pods that a quota refuses may never come."""
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """What the cluster shows of roll-outs."""
+
+    rolling: Collection[ObjectKey] = ()
+    """Stores that the Deployment controller says are rolled out; it ends that itself when they miss their deadline."""
+    unfinished: Collection[ObjectKey] = ()
+    """Stores that lack pods of the newest template, or have older ones."""
 
 
 class Rollouts:
@@ -20,33 +39,38 @@ class Rollouts:
 
     def __init__(self) -> None:
         self._waiting: dict[ObjectKey, None] = {}
-        self._beginning: set[ObjectKey] = set()
+        self._places: dict[ObjectKey, datetime] = {}
+        """Since when a store has a place, or was first seen unfinished."""
 
-    def may_begin(self, store: ObjectKey, rolling: Collection[ObjectKey], limit: int) -> bool:
-        """Take a place for a store, until `begun`; without one it waits, first come, first served."""
-        busy = {*rolling, *self._beginning} - {store}
-        if limit and len(busy) >= limit:
+    def may_begin(self, store: ObjectKey, under_way: UnderWay, limit: int, now: datetime) -> bool:
+        """Take a place for a store, until `end`; without one it waits, first come, first served."""
+        if limit and len(self._busy(under_way, now) - {store}) >= limit:
             self._waiting.setdefault(store)
             return False
         self._waiting.pop(store, None)
-        self._beginning.add(store)
+        self._places[store] = now
         return True
 
-    def begun(self, store: ObjectKey) -> None:
-        """Give the place back: from now on the cluster shows whether the store is being rolled out."""
-        self._beginning.discard(store)
+    def end(self, store: ObjectKey) -> None:
+        """Give a store's place back, if it has one."""
+        self._places.pop(store, None)
 
     def forget(self, store: ObjectKey) -> None:
-        """Forget a store that is gone, or that has nothing to wait for any more."""
+        """Forget that a store waits: it is gone, or has nothing to wait for any more."""
         self._waiting.pop(store, None)
 
-    def woken(self, rolling: Collection[ObjectKey], limit: int) -> list[ObjectKey]:
+    def woken(self, under_way: UnderWay, limit: int, now: datetime) -> list[ObjectKey]:
         """Return as many stores that wait as there are free places, and forget them; who finds none waits again."""
-        free = max(0, limit - len({*rolling, *self._beginning})) if limit else len(self._waiting)
+        free = max(0, limit - len(self._busy(under_way, now))) if limit else len(self._waiting)
         found = list(self._waiting)[:free]
         for store in found:
             del self._waiting[store]
         return found
+
+    def _busy(self, under_way: UnderWay, now: datetime) -> set[ObjectKey]:
+        for store in under_way.unfinished:
+            self._places.setdefault(store, now)
+        return {*under_way.rolling, *(store for store, since in self._places.items() if now - since < _PATIENCE)}
 
     def __len__(self) -> int:
         return len(self._waiting)

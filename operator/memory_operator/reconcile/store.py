@@ -25,6 +25,7 @@ from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.access import is_allowed, is_holder
 from memory_operator.reconcile.context import Context, Wanted
 from memory_operator.reconcile.pods import pod_trouble
+from memory_operator.reconcile.rollouts import UnderWay
 from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority
 from memory_operator.reconcile.writing import sync_children, write_status
 from memory_operator.status.snapshot import ApplyProblem, ModelState, StoreSnapshot
@@ -191,16 +192,21 @@ def _staged(context: Context, store: MemoryStore, wanted: Wanted, workload: Chil
     if not is_rolled or is_own_change:
         context.rollouts.forget(store.key)
         return frozenset()
-    if context.rollouts.may_begin(store.key, context.cache.rolling_stores(), context.settings.rollouts_at_once):
+    if context.rollouts.may_begin(store.key, _under_way(context), context.settings.rollouts_at_once, context.now()):
         return frozenset()
     deployment, configuration = names.memory(store.id.name), names.config(store.id.name)
     return frozenset({(kinds.DEPLOYMENT.name, deployment), (kinds.CONFIG_MAP.name, configuration)})
 
 
+def _under_way(context: Context) -> UnderWay:
+    return UnderWay(context.cache.rolling_stores(), context.cache.unfinished_stores())
+
+
 def _wake_next(context: Context) -> None:
     """Have stores that wait for a place looked at, as many as there are places."""
     if context.rollouts:
-        found = context.rollouts.woken(context.cache.rolling_stores(), context.settings.rollouts_at_once)
+        limit = context.settings.rollouts_at_once
+        found = context.rollouts.woken(_under_way(context), limit, context.now())
         context.enqueue(ReconcileKey(names.MEMORY_STORE, store) for store in found)
     context.metrics.rollouts_waiting.set(len(context.rollouts))
 
@@ -211,13 +217,17 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     if body is None:
         context.ledger.forget(key)
         context.rollouts.forget(key)
+        context.rollouts.end(key)
         context.health.pop(key, None)
         context.targets.pop(key, None)
         context.specs.pop(key, None)
         context.wanted.pop(key, None)
         context.pods.pop(ReconcileKey(names.MEMORY_STORE, key), None)
+        _wake_next(context)
         return None
     if body["metadata"].get("deletionTimestamp"):
+        context.rollouts.forget(key)
+        _wake_next(context)
         return None
     who, previous, now = identity(body), body.get("status") or {}, context.now()
     try:
@@ -249,17 +259,16 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         wanted, made = _wanted(context, inputs)
         staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
         digests = {name: digest for name, digest in wanted.digests.items() if name not in staged}
-        try:
-            problems = await sync_children(
-                context, who, digests, wanted.held | staged, lambda: made or desired_objects(inputs).objects
-            )
-        finally:
-            context.rollouts.begun(key)
+        problems = await sync_children(
+            context, who, digests, wanted.held | staged, lambda: made or desired_objects(inputs).objects
+        )
         if context.ledger.record(key, rows):
             context.watch_health(key, _FIRST_HEALTH_SECONDS)
     children = context.cache.children(own_key)
     workload, claim = children.get(deployment_key), children.get(claim_key)
     deployment = workload.deployment if workload else None
+    if deployment is None or deployment.has_ended or any(item.kind == kinds.DEPLOYMENT.name for item in problems):
+        context.rollouts.end(key)
     trouble, pods_after = await pod_trouble(context, own_key, deployment, store_selector(key.name), now)
     snapshot = StoreSnapshot(
         endpoint=network.endpoint(store, context.settings),
@@ -281,6 +290,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     context.watch_health(key, _FIRST_HEALTH_SECONDS if is_news else context.settings.health_seconds)
     again = [pods_after]
     if staged:
+        context.metrics.rollouts_waiting.set(len(context.rollouts))
         again.append(_TURN_SECONDS)
     else:
         _wake_next(context)

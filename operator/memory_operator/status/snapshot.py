@@ -27,7 +27,8 @@ class DeploymentState:
     stuck_since: datetime | None = None
     """Since when it has no pods enough, or when it last got on."""
     is_rolling: bool = False
-    """Whether pods of a newer template are on their way and not all ready; no longer so once the deadline is missed."""
+    """Whether the Deployment controller says that pods are being replaced; a first start replaces none, and a missed
+    deadline ends it."""
     trouble: str = ""
     """What keeps a pod from running, once somebody has looked."""
 
@@ -48,6 +49,18 @@ class DeploymentState:
             and self.updated >= self.wanted
             and self.replicas <= self.updated
         )
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether pods of the newest template are missing or older ones are left, and no deadline is missed."""
+        return self.observed_generation > 0 and not self.is_rolled_out and not self.has_missed_deadline
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a roll-out is over: all pods are of the newest template and available, or its deadline is missed."""
+        if self.has_missed_deadline:
+            return self.observed_generation >= self.generation
+        return self.is_rolled_out and self.available >= self.wanted
 
 
 @dataclass(frozen=True)

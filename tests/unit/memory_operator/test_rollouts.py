@@ -10,12 +10,16 @@ import pytest
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
-from memory_operator.reconcile.rollouts import Rollouts
-from tests.unit.memory_operator.world import SETTINGS, World
+from memory_operator.errors import Refused
+from memory_operator.reconcile.rollouts import Rollouts, UnderWay
+from tests.unit.memory_operator.world import SETTINGS, START, World, report
 
 STORES = [f"store-{number}" for number in range(6)]
 NEXT = "memplane:next"
+TEMPLATE = {"spec": {"containers": [{"name": "agent", "image": "localhost/agent"}]}}
+REVISION = "deployment.kubernetes.io/revision"
 
 
 async def upgraded(limit: int = 2) -> World:
@@ -180,6 +184,122 @@ async def test_a_store_is_rolled_out_until_the_cluster_says_that_it_has_ended(re
     assert len(newer(world)) == 2
 
 
+async def status_of(world: World, store: str, status: dict[str, Any], revision: str = "2") -> None:
+    """Have the Deployment controller say this of a store's newest template."""
+
+    def say(live: Any) -> None:
+        live["metadata"]["annotations"] |= {REVISION: revision}
+        live["status"] = {"observedGeneration": live["metadata"]["generation"], **status}
+
+    world.cluster.edit(kinds.DEPLOYMENT, ObjectKey("a", names.memory(store)), say)
+    await world.settle()
+
+
+COMPLETE = [
+    {"type": "Available", "status": "False", "reason": "MinimumReplicasUnavailable"},
+    {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"},
+]
+"""What is still said of the template before, while the one pod ends; and of a way back, until it has ended."""
+
+
+async def test_a_store_whose_old_pod_takes_its_time_to_end_has_its_place_until_the_new_one_serves() -> None:
+    world = await upgraded(limit=1)
+    (first,) = newer(world)
+    await status_of(world, first, {"replicas": 1, "conditions": COMPLETE})
+    assert newer(world) == [first], "the old pod ends"
+    await status_of(world, first, {"conditions": COMPLETE})
+    assert newer(world) == [first], "there is no pod"
+    await status_of(world, first, {"replicas": 1, "updatedReplicas": 1, "conditions": COMPLETE})
+    await world.settle(100)
+    assert newer(world) == [first], "the new pod starts"
+    await end(world, first)
+    assert len(newer(world)) == 2
+
+
+async def test_a_way_back_takes_turns_as_the_way_there() -> None:
+    world = await upgraded(limit=1)
+    while len(newer(world)) < len(STORES):
+        for name in newer(world):
+            await end(world, name)
+    for name in STORES:
+        await end(world, name)
+    world.settings = replace(world.settings, service_image="memplane:now")
+    await world.restart()
+    await world.settle()
+    (first,) = set(STORES) - set(newer(world))
+    await status_of(world, first, {"conditions": COMPLETE})
+    await world.settle(100)
+    assert set(STORES) - set(newer(world)) == {first}
+    await end(world, first)
+    assert len(newer(world)) == len(STORES) - 2
+
+
+async def test_a_process_that_takes_over_counts_a_store_whose_old_pod_has_not_ended() -> None:
+    world = await upgraded(limit=1)
+    (first,) = newer(world)
+    await status_of(world, first, {"replicas": 1, "conditions": COMPLETE})
+    await world.restart()
+    await world.settle(100)
+    assert newer(world) == [first]
+
+
+async def test_pods_that_never_come_give_the_place_back_after_ten_minutes() -> None:
+    world = await upgraded(limit=1)
+    (first,) = newer(world)
+    await status_of(world, first, {"conditions": COMPLETE})
+    await world.restart()
+    await world.settle(590)
+    assert newer(world) == [first]
+    await world.settle(80)
+    assert len(newer(world)) == 2
+
+
+async def test_a_deployment_that_is_refused_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(replace(SETTINGS, service_image="memplane:now", rollouts_at_once=1))
+    for name in STORES:
+        await world.ready_store(name)
+    apply = world.cluster.apply
+
+    async def refuse(kind: Kind, manifest: dict[str, Any]) -> Any:
+        if kind == kinds.DEPLOYMENT and manifest["metadata"]["name"] == names.memory(STORES[0]):
+            raise Refused("a policy forbids it")
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", refuse)
+    world.pods(names.memory(STORES[0]), 0)
+    world.settings = replace(world.settings, service_image=NEXT)
+    await world.restart()
+    await world.settle()
+    assert len(newer(world)) == 1
+
+
+async def test_an_agents_deployment_takes_no_stores_place() -> None:
+    world = await upgraded(limit=1)
+    (first,) = newer(world)
+    await world.restart()
+    await world.settle()
+    world.agent(first, memoryStore=first, agent={"template": TEMPLATE})
+    await world.settle()
+    world.says(ObjectKey("a", first), report(world.context.ledger.revision(ObjectKey("a", first)) or ""))
+    await world.settle()
+    assert world.find(kinds.DEPLOYMENT, first) is not None
+    world.pods(first, 1)
+    await world.settle(100)
+    assert newer(world) == [first]
+
+
+async def test_stores_that_come_for_the_first_time_leave_the_places_to_those_that_wait() -> None:
+    world = await upgraded(limit=1)
+    (first,) = newer(world)
+    for name in ("new", "newer"):
+        world.store(name)
+        await world.settle()
+        starting = [{"type": "Progressing", "status": "True", "reason": "ReplicaSetUpdated"}]
+        await status_of(world, name, {"replicas": 1, "updatedReplicas": 1, "conditions": starting}, "1")
+    await end(world, first)
+    assert len(newer(world)) == 2
+
+
 def keys(*stores: str) -> list[ObjectKey]:
     return [ObjectKey("a", name) for name in stores]
 
@@ -187,19 +307,19 @@ def keys(*stores: str) -> list[ObjectKey]:
 def test_a_store_that_is_about_to_begin_has_a_place_before_the_cluster_shows_it() -> None:
     one, two, three = keys("one", "two", "three")
     rollouts = Rollouts()
-    assert rollouts.may_begin(one, (), 2)
-    assert rollouts.may_begin(one, (), 2), "it is asked again after a failure"
-    assert not rollouts.may_begin(two, (three,), 2)
-    rollouts.begun(one)
-    assert rollouts.woken((three,), 2) == [two]
-    assert rollouts.woken((), 2) == []
+    assert rollouts.may_begin(one, UnderWay(), 2, START)
+    assert rollouts.may_begin(one, UnderWay(), 2, START), "it is asked again after a failure"
+    assert not rollouts.may_begin(two, UnderWay([three]), 2, START)
+    rollouts.end(one)
+    assert rollouts.woken(UnderWay([three]), 2, START) == [two]
+    assert rollouts.woken(UnderWay(), 2, START) == []
 
 
 def test_who_waits_longest_is_woken_first_and_no_more_than_there_are_places() -> None:
     one, two, three, four = keys("one", "two", "three", "four")
     rollouts = Rollouts()
     for store in (three, one, two):
-        assert not rollouts.may_begin(store, (four,), 1)
-    assert rollouts.woken((four,), 1) == []
-    assert rollouts.woken((), 2) == [three, one]
-    assert rollouts.woken((), 2) == [two]
+        assert not rollouts.may_begin(store, UnderWay([four]), 1, START)
+    assert rollouts.woken(UnderWay([four]), 1, START) == []
+    assert rollouts.woken(UnderWay(), 2, START) == [three, one]
+    assert rollouts.woken(UnderWay(), 2, START) == [two]
