@@ -8,7 +8,8 @@ cannot be read go through, and a kopf that reads its answers in another way hear
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import fields
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from memory_operator.cluster.cache import Cache
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import JsonObject
 
+REST_SECONDS = 10.0
+"""Before the same credentials are tried again."""
 IsKnown = Callable[[JsonObject], bool]
 """Whether an object is in the caches, as new as this or newer."""
 
@@ -100,3 +103,30 @@ def session(info: kopf.ConnectionInfo, cache: Cache) -> kopf.AiohttpSession:
         item.name: getattr(info, item.name) for item in fields(kopf.AiohttpSession) if item.name != "aiohttp_session"
     }
     return kopf.AiohttpSession(aiohttp_session=connections, **common)
+
+
+class Sessions:
+    """Gives kopf its connections each time it logs in.
+
+    kopf asks again when the API server has refused them. Equal credentials are refused again, so those are given only
+    after a rest: a token that is dead must not become a storm of requests.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        rest_seconds: float = REST_SECONDS,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._cache = cache
+        self._rest_seconds = rest_seconds
+        self._sleep = sleep
+        self._given: kopf.ConnectionInfo | None = None
+
+    async def open(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
+        """Return connections with these credentials, at once if they are others than the last ones."""
+        if info == self._given:
+            await self._sleep(self._rest_seconds)
+        self._given = info
+        return session(info, self._cache)

@@ -14,7 +14,7 @@ from memory_operator.cluster.client import PAGE_SIZE
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import SERVER_SECONDS
 from memory_operator.crd.base import JsonObject
-from memory_operator.handlers.sessions import session
+from memory_operator.handlers.sessions import Sessions
 from memory_operator.reconcile.context import Context
 from memory_operator.settings import OperatorSettings
 
@@ -37,10 +37,12 @@ def registry(context: Context) -> kopf.OperatorRegistry:
     for kind in filter(kinds.MADE_BY_PEOPLE.__contains__, kinds.watched(context.settings)):
         _watch(handlers, context, kind)
 
+    sessions = Sessions(context.cache)
+
     @kopf.on.login(registry=handlers)
     async def login(**arguments: Any) -> kopf.AiohttpSession | None:
         found = kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
-        return session(found, context.cache) if found is not None else None
+        return await sessions.open(found) if found is not None else None
 
     return handlers
 

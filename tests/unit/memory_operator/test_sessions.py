@@ -14,7 +14,7 @@ from aiohttp import web
 
 from memory_operator.cluster import kinds
 from memory_operator.crd.base import ObjectKey
-from memory_operator.handlers.sessions import session
+from memory_operator.handlers.sessions import Sessions, session
 from tests.unit.memory_operator.test_io import Handler, listening
 from tests.unit.memory_operator.test_watching import says
 from tests.unit.memory_operator.world import World
@@ -113,3 +113,19 @@ async def test_a_namespace_is_known_by_its_version() -> None:
     world.context.cache.put(kinds.NAMESPACE, body)
     told = [line("MODIFIED", body), line("MODIFIED", later(body))]
     assert await heard(world, *told, path="/api/v1/namespaces?watch=true") == ["MODIFIED"]
+
+
+async def test_credentials_that_were_refused_are_tried_again_after_a_rest_and_others_at_once() -> None:
+    rests: list[float] = []
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+
+    sessions = Sessions(World().context.cache, rest_seconds=10, sleep=rest)
+    waited = []
+    for token in ("old", "old", "new", "new"):
+        made = await sessions.open(kopf.ConnectionInfo(server="http://127.0.0.1:1", token=token))
+        assert made.aiohttp_session.headers["Authorization"] == f"Bearer {token}"
+        await made.aiohttp_session.close()
+        waited.append(len(rests))
+    assert waited == [0, 1, 1, 2]
