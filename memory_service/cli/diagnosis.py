@@ -13,6 +13,7 @@ from typing import Any, Final
 from memory_service.cli.reasons import ADVICE, Advice
 
 JsonObject = Mapping[str, Any]
+"""An object whose shape has been checked: what is not there is absent, never null."""
 
 NOT_LOOKED_AT: Final = "NotLookedAt"
 """What we say of an object that no operator has written a status for, or none since its last change."""
@@ -77,12 +78,22 @@ _WORTH_A_WORD: Final = frozenset(
     {"NotConfigured", "VolumeResizing", "VolumeLargerThanSpec", "ProbeDisabled", "RolloutWaiting"}
 )
 
-FORGETFUL: Final = (
+_FORGETFUL: Final = (
     "The agent runs on and answers from its own window: it is forgetful, not unavailable. It recalls nothing from its "
     "store, and what it hears waits in its outbox and is sent when the store is back. Nobody has to restart it; a "
     "restart would lose the window."
 )
 _STRICT: Final = " Its failure mode is strict: save_memory and forget fail until then."
+_UNSEEN: Final = frozenset({"HealthUnreachable", "HealthUnknown", "StoreUnreachable"})
+"""What the operator says of a store that it cannot ask: its agents take another way there."""
+_MAY_BE_SERVED: Final = (
+    "The operator does not know how the store is; that alone stops no agent. One that reaches the store is served as "
+    "ever; one that does not answers from its own window, forgetful, not unavailable, and what it hears waits in its "
+    "outbox until it does. Nobody has to restart an agent; a restart would lose the window."
+)
+_STRICT_IF_CUT_OFF: Final = (
+    " Its failure mode is strict: while it does not reach the store, save_memory and forget fail."
+)
 _FIRST_START: Final = (
     "The agent has not been started: its first start waits for the store. After that no store that comes or goes ever "
     "stops it."
@@ -96,7 +107,6 @@ _STORE_AWAY: Final = (
     "nothing, and what they hear waits in their outboxes until the store is back."
 )
 _EFFECTS: Final[Mapping[tuple[Kind, str], str]] = {
-    (Kind.AGENT_MEMORY, "MemoryDegraded"): FORGETFUL,
     (Kind.MEMORY_STORE, "Ready"): _STORE_AWAY,
     (Kind.MEMORY_STORE, "StorageReady"): "Agents are served as long as the store is Ready.",
     (Kind.MEMORY_STORE, "ModelsReady"): (
@@ -177,13 +187,13 @@ class Explanation:
 
 def named_by(ref: Ref, body: JsonObject) -> tuple[Ref, ...]:
     """Return the objects that this one leans on: an agent's store, a store's ModelAPIs."""
-    spec = body.get("spec") or {}
+    spec = body.get("spec", {})
     if ref.kind is Kind.AGENT_MEMORY:
         name = spec.get("memoryStore")
-        return (Ref(Kind.MEMORY_STORE, spec.get("memoryStoreNamespace") or ref.namespace, name),) if name else ()
+        return (Ref(Kind.MEMORY_STORE, spec.get("memoryStoreNamespace", ref.namespace), name),) if name else ()
     if ref.kind is Kind.MEMORY_STORE:
-        models = spec.get("models") or {}
-        found = {(models.get(use) or {}).get("modelAPI") for use in ("summarization", "embedding")}
+        models = spec.get("models", {})
+        found = {models.get(use, {}).get("modelAPI") for use in ("summarization", "embedding")}
         return tuple(Ref(Kind.MODEL_API, ref.namespace, name) for name in sorted(filter(None, found)))
     return ()
 
@@ -203,21 +213,21 @@ def findings(ref: Ref, body: JsonObject) -> tuple[Finding, ...]:
 
 
 def _all_findings(ref: Ref, body: JsonObject) -> Iterator[Finding]:
-    meta, status = body.get("metadata") or {}, body.get("status") or {}
-    found = [item for item in status.get("conditions") or () if isinstance(item, Mapping)]
+    meta, status = body["metadata"], body.get("status", {})
+    found = status.get("conditions", [])
     if not found or status.get("observedGeneration", 0) < meta.get("generation", 0):
         seen = f"generation {status.get('observedGeneration', 0)}, the spec of {meta.get('generation')}"
         message = f"The status is of {seen}." if found else "It has no status."
         yield Finding(ref, "", "", NOT_LOOKED_AT, message, _NOT_LOOKED_AT.means, "", True)
     rank = {name: number for number, name in enumerate(_ORDER)}
-    for item in sorted(found, key=lambda one: rank.get(one.get("type", ""), len(rank))):
+    for item in sorted(found, key=lambda one: rank.get(one["type"], len(rank))):
         one = _finding(ref, item)
         if one is not None:
             yield one
 
 
 def _finding(ref: Ref, item: JsonObject) -> Finding | None:
-    kind, status, reason = str(item.get("type")), str(item.get("status")), str(item.get("reason"))
+    kind, status, reason = item["type"], item["status"], item["reason"]
     if kind == "Progressing":
         is_wrong = status == "False" and reason == "ProgressDeadlineExceeded"
         is_told = is_wrong or status == "True" or reason in _WORTH_A_WORD
@@ -230,7 +240,7 @@ def _finding(ref: Ref, item: JsonObject) -> Finding | None:
     if not is_told:
         return None
     means = ADVICE.get(reason, _UNKNOWN_REASON).means
-    message, since = str(item.get("message") or ""), str(item.get("lastTransitionTime") or "")
+    message, since = item.get("message", ""), item.get("lastTransitionTime", "")
     return Finding(ref, kind, status, reason, message, means, since, is_wrong)
 
 
@@ -244,7 +254,7 @@ def explain(target: Ref, known: Known, kubectl: str = "kubectl") -> Explanation:
     wrong = {one.object for one in told if one.is_wrong}
     steps = [step for one in told if one.is_wrong and (step := _step(one, known, wrong, kubectl)) is not None]
     remarks += [sentence for ref in (target, *chain) if ref in wrong for sentence in _pods(known.pods.get(ref, ()))]
-    is_deleted = bool((body.get("metadata") or {}).get("deletionTimestamp"))
+    is_deleted = "deletionTimestamp" in body["metadata"]
     return Explanation(
         object=target,
         is_well=not wrong and not is_deleted,
@@ -300,33 +310,60 @@ def _headline(target: Ref, own: Sequence[Finding], wrong: set[Ref], *, is_delete
 def _effect(target: Ref, body: JsonObject, own: Sequence[Finding], told: Sequence[Finding]) -> str:
     conditions = {one.condition: one for one in own}
     if target.kind is Kind.AGENT_MEMORY:
-        spec = body.get("spec") or {}
-        is_run_by_us = bool((spec.get("agent") or {}).get("template"))
+        spec = body.get("spec", {})
+        is_run_by_us = bool(spec.get("agent", {}).get("template"))
         if ready := conditions.get("Ready"):
-            if ready.reason in ("WaitingForStore", "BindingPending"):
-                return _FIRST_START if is_run_by_us else _UNBOUND
-            if ready.reason in ("InvalidSpec", "StoreNotAllowed", "ServiceAccountTaken"):
+            if ready.reason == "WaitingForStore" and is_run_by_us and not body["status"].get("started"):
+                return _FIRST_START
+            # A binding is pending once the store is ready, so the start no longer waits for anything.
+            if ready.reason in (
+                "WaitingForStore",
+                "BindingPending",
+                "InvalidSpec",
+                "StoreNotAllowed",
+                "ServiceAccountTaken",
+            ):
                 return _UNBOUND
             return _NO_PODS if is_run_by_us else _UNBOUND
         if {"Accepted", "MemoryDegraded", "StoreResolved"} & conditions.keys():
-            return FORGETFUL + (_STRICT if spec.get("failureMode") == "strict" else "")
-    effects = (_EFFECTS.get((one.object.kind, one.condition)) for one in (*own, *told) if one.is_wrong)
+            is_strict = spec.get("failureMode") == "strict"
+            if _is_unseen(target, body, conditions, told):
+                return _MAY_BE_SERVED + (_STRICT_IF_CUT_OFF if is_strict else "")
+            return _FORGETFUL + (_STRICT if is_strict else "")
+    effects = (_effect_of(one) for one in (*own, *told) if one.is_wrong)
     return next((effect for effect in effects if effect is not None), "")
+
+
+def _effect_of(one: Finding) -> str | None:
+    if (one.object.kind, one.condition) == (Kind.MEMORY_STORE, "Ready") and one.reason in _UNSEEN:
+        return _MAY_BE_SERVED
+    return _EFFECTS.get((one.object.kind, one.condition))
+
+
+def _is_unseen(target: Ref, body: JsonObject, conditions: Mapping[str, Finding], told: Sequence[Finding]) -> bool:
+    """Whether an agent's memory is degraded only in that the operator cannot ask its store."""
+    degraded = conditions.get("MemoryDegraded")
+    if degraded is None or degraded.reason not in ("StoreNotReady", "StoreUnreachable"):
+        return False
+    stores = named_by(target, body)
+    # What the store says of itself is newer, and says which kind of not ready it is.
+    said = [one.reason for one in told if one.object in stores and one.condition == "Ready" and one.is_wrong]
+    return (said[0] if said else degraded.reason) in _UNSEEN
 
 
 def _pods(pods: Sequence[JsonObject]) -> Iterator[str]:
     """Yield one sentence for each pod that is not ready."""
     for pod in pods:
-        status = pod.get("status") or {}
-        conditions = {item["type"]: item for item in status.get("conditions") or ()}
+        status = pod.get("status", {})
+        conditions = {item["type"]: item for item in status.get("conditions", [])}
         if conditions.get("Ready", {}).get("status") == "True":
             continue
-        said = [str(status.get("phase") or "Unknown")]
+        said = [status.get("phase", "Unknown")]
         unscheduled = conditions.get("PodScheduled", {})
         if unscheduled.get("status") == "False":
             said.append(f"{unscheduled.get('reason')}: {unscheduled.get('message')}")
-        for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-            waiting = (container.get("state") or {}).get("waiting")
+        for container in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
+            waiting = container.get("state", {}).get("waiting")
             if waiting:
                 restarts = container.get("restartCount", 0)
                 again = f", started {restarts + 1} times" if restarts else ""

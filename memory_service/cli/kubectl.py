@@ -9,11 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from memory_service.cli.connection import Exit
 from memory_service.cli.diagnosis import NAMES, JsonObject, Kind, Ref, pod_selector
+from memory_service.cli.shape import LISTED, POD, Items, Misshapen, Object, shaped
 
+_PODS = Object({"items": Items(POD)})
 _REQUEST_SECONDS = 20
 """How long the API server may take for one answer: somebody sits before a screen."""
 
@@ -33,8 +35,8 @@ class Reader(Protocol):
     def shown(self) -> str:
         """How commands that are shown to a person begin."""
 
-    def get(self, kind: str, name: str, namespace: str | None) -> JsonObject:
-        """Return an object; without a namespace, that of the reader.
+    def get(self, kind: str, name: str, namespace: str | None) -> object:
+        """Return what is printed of an object, of whatever shape; without a namespace, that of the reader.
 
         Raises:
             Missing: there is none.
@@ -42,7 +44,11 @@ class Reader(Protocol):
         """
 
     def pods(self, ref: Ref) -> Sequence[JsonObject]:
-        """Return the pods that the operator runs for an object; none where they cannot be read."""
+        """Return the pods that the operator runs for an object; none where they cannot be read.
+
+        Raises:
+            Misshapen: one of them is none.
+        """
 
 
 class Missing(Unreadable):
@@ -67,10 +73,9 @@ class Kubectl:
         """How commands that are shown to a person begin."""
         return shlex.join(self._command)
 
-    def get(self, kind: str, name: str, namespace: str | None) -> JsonObject:
-        """Return an object; without a namespace, from that of the context."""
-        found: JsonObject = self._read([kind, name], namespace or self.namespace, f"{kind}/{name}")
-        return found
+    def get(self, kind: str, name: str, namespace: str | None) -> object:
+        """Return what is printed of an object; without a namespace, from that of the context."""
+        return self._read([kind, name], namespace or self.namespace, f"{kind}/{name}")
 
     def pods(self, ref: Ref) -> Sequence[JsonObject]:
         """Return the pods that the operator runs for an object; none where they cannot be read."""
@@ -78,17 +83,24 @@ class Kubectl:
         if selector is None:
             return ()
         try:
-            found = self._read(["pods", "--selector", selector], ref.namespace, "pods")
+            printed = self._read(["pods", "--selector", selector], ref.namespace, "pods")
         except Unreadable:
             return ()  # They only add to what the status says.
-        items: Sequence[JsonObject] = found["items"]
+        items: Sequence[JsonObject] = shaped(printed, _PODS, f"what kubectl printed of pods with {selector}")["items"]
         return items
 
-    def _read(self, what: Sequence[str], namespace: str | None, shown: str) -> dict[str, Any]:
+    def _read(self, what: Sequence[str], namespace: str | None, shown: str) -> object:
         scope = ["--namespace", namespace] if namespace is not None else []
         command = [*self._command, *scope, f"--request-timeout={_REQUEST_SECONDS}s", "get", *what, "-o", "json"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=3 * _REQUEST_SECONDS, check=False)
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=3 * _REQUEST_SECONDS,
+                check=False,
+            )
         except FileNotFoundError as error:
             raise Unreadable(
                 "kubectl is not on the PATH: install it, or print the objects where it is "
@@ -96,11 +108,24 @@ class Kubectl:
             ) from error
         except subprocess.TimeoutExpired as error:
             raise Unreadable(f"kubectl did not end in {3 * _REQUEST_SECONDS} s", Exit.UNAVAILABLE) from error
+        except (OSError, ValueError) as error:
+            raise Unreadable(
+                f"kubectl cannot be run: {error}; mend that, or give what it printed elsewhere with --file"
+            ) from error
         if done.returncode == 0:
-            found: dict[str, Any] = json.loads(done.stdout)
-            return found
+            return _decoded(done.stdout, f"what kubectl printed of {shown}")
         said = done.stderr.strip().splitlines() or [f"kubectl ended with {done.returncode}"]
         raise _failure(shown, said[-1])
+
+
+def _decoded(text: str, called: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(
+            f"{called} is not what `kubectl get -o json` prints: it is no JSON ({error}); "
+            "see that nothing else prints there, such as a program around kubectl"
+        ) from error
 
 
 def _failure(shown: str, said: str) -> Unreadable:
@@ -129,18 +154,16 @@ class Printed:
     def own(self) -> list[JsonObject]:
         """Return the objects that can be explained, in the file's order."""
         kinds = {kind.value for kind in Kind}
-        return [one for one in self._objects if one.get("kind") in kinds and self._is_within(one, self._namespace)]
+        return [one for one in self._objects if one["kind"] in kinds and self._is_within(one, self._namespace)]
 
-    def get(self, kind: str, name: str, namespace: str | None) -> JsonObject:
+    def get(self, kind: str, name: str, namespace: str | None) -> object:
         """Return the object of that name; without a namespace there must be one alone."""
         wanted = namespace or self._namespace
         plural = kind.partition(".")[0]
         found = [
             one
             for one in self._objects
-            if plural in _called(str(one.get("kind")))
-            and one["metadata"]["name"] == name
-            and self._is_within(one, wanted)
+            if plural in _called(one["kind"]) and one["metadata"]["name"] == name and self._is_within(one, wanted)
         ]
         if not found:
             raise Missing(f"{self._file!r} does not hold it")
@@ -152,11 +175,11 @@ class Printed:
         """Return the object's pods that the file holds."""
         label, _, value = (pod_selector(ref) or "").partition("=")
         return [
-            one
+            shaped(one, POD, f"Pod {one['metadata']['name']} in {self._file!r}")
             for one in self._objects
-            if one.get("kind") == "Pod"
+            if one["kind"] == "Pod"
             and self._is_within(one, ref.namespace)
-            and (one["metadata"].get("labels") or {}).get(label) == value
+            and one["metadata"].get("labels", {}).get(label) == value
         ]
 
     @staticmethod
@@ -170,11 +193,15 @@ def _called(kind: str) -> tuple[str, ...]:
 
 def _objects(file: str) -> Iterator[JsonObject]:
     try:
-        document = json.loads(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise Unreadable(f"{file!r} is not what `kubectl get -o json` prints: {error}") from error
-    items = document.get("items") if isinstance(document, Mapping) and "items" in document else [document]
-    for item in items if isinstance(items, list) else [None]:
-        if not isinstance(item, Mapping) or "name" not in (item.get("metadata") or {}):
-            raise Unreadable(f"{file!r} is not what `kubectl get -o json` prints: it holds no objects")
-        yield item
+        raise Unreadable(f"{file!r} cannot be read: {error}; give what `kubectl get -o json` printed") from error
+    document = _decoded(text, repr(file))
+    if not isinstance(document, Mapping) or "items" not in document:
+        yield shaped(document, LISTED, repr(file))
+        return
+    items = document["items"]
+    if not isinstance(items, list):
+        raise Misshapen(repr(file), "items is no list")
+    for number, item in enumerate(items):
+        yield shaped(item, LISTED, repr(file), f"items[{number}]")

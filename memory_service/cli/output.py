@@ -44,7 +44,8 @@ def _visible(letter: str) -> str:
 
 def as_json(value: Any) -> None:
     """Print a value as one JSON document."""
-    print(json.dumps(_jsonable(value), indent=2, ensure_ascii=False))
+    text = json.dumps(_jsonable(value), indent=2, ensure_ascii=False)
+    print(text.encode("utf-8", "backslashreplace").decode())  # Half a surrogate pair is no character: escaped as JSON.
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:

@@ -101,7 +101,9 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
     ),
     "StoreNotFound": Advice("the store does not exist", "make it, or correct the name"),
     "StoreNotReady": Advice("the store is not ready; its own reason follows", "look at the store", points_on=True),
-    "StoreUnreachable": Advice("the store's pods cannot be reached", "as for `HealthUnreachable`", points_on=True),
+    "StoreUnreachable": Advice(
+        "the operator cannot reach the store's pods; agents may", "as for `HealthUnreachable`", points_on=True
+    ),
     "StoreNotAllowed": Advice(
         "the store does not allow this namespace", "name the namespace in `access.allowedNamespaces` of the store"
     ),

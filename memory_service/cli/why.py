@@ -13,7 +13,7 @@ from memory_service.cli.connection import Exit
 
 if TYPE_CHECKING:
     from memory_service.cli.diagnosis import Explanation, Finding, JsonObject, Kind, Known, Ref
-    from memory_service.cli.kubectl import Reader, Unreadable
+    from memory_service.cli.kubectl import Reader
 
 _INDENT = "  "
 
@@ -42,9 +42,12 @@ def why(
     agent, where the cause is, and what to do. It reads with kubectl, and changes nothing.
 
     With --file and no KIND/NAME every such object of the file is explained. Ends with 0 when all is well, 1 when
-    something is wrong, 2 when the object is not there or kubectl is not, 3 when the cluster does not answer.
+    something is wrong, 2 when the object or kubectl is not there or what was read is no such object, 3 when the cluster
+    does not answer.
     """
+    from memory_service.cli.diagnosis import Kind
     from memory_service.cli.kubectl import Kubectl, Printed, Unreadable
+    from memory_service.cli.shape import Misshapen
 
     if what is None and file is None:
         raise click.UsageError("give KIND/NAME, such as agentmemory/assistant, or --file")
@@ -56,7 +59,11 @@ def why(
         reader: Reader
         if file is not None:
             reader = printed = Printed(file, namespace)
-            bodies = printed.own() if what is None else [_asked(reader, what)]
+            bodies = (
+                [_checked(one, Kind(one["kind"]), f"{one['kind']} {one['metadata']['name']}") for one in printed.own()]
+                if what is None
+                else [_asked(reader, what)]
+            )
             if not bodies:
                 raise Unreadable(f"{file!r} holds no AgentMemory, MemoryStore or ModelAPI")
         else:
@@ -67,7 +74,9 @@ def why(
             return
         found = [_explained(reader, body) for body in bodies]
     except Unreadable as error:
-        _end(error)
+        _end(error, error.code)
+    except Misshapen as error:
+        _end(error, Exit.USAGE)
     if form == "json":
         shown: list[Any] = [asdict(one) for one in found]
         output.as_json(shown if what is None else shown[0])
@@ -80,9 +89,9 @@ def why(
         raise click.exceptions.Exit(Exit.REFUSED)
 
 
-def _end(error: Unreadable) -> NoReturn:
+def _end(error: Exception, code: Exit) -> NoReturn:
     output.note(str(error))
-    raise click.exceptions.Exit(error.code) from error
+    raise click.exceptions.Exit(code) from error
 
 
 def _kind(called: str) -> Kind:
@@ -97,26 +106,39 @@ def _kind(called: str) -> Kind:
 
 
 def _asked(reader: Reader, what: str) -> JsonObject:
-    from memory_service.cli.diagnosis import NAMES
-
     called, slash, name = what.partition("/")
     if not slash or not name:
         raise click.UsageError(f"{what!r}: give KIND/NAME, such as agentmemory/assistant")
-    kind = _kind(called)
-    return reader.get(f"{NAMES[kind][1]}.memplane.dev", name, None)
+    return _read(reader, _kind(called), name, None)
+
+
+def _read(reader: Reader, kind: Kind, name: str, namespace: str | None) -> JsonObject:
+    from memory_service.cli.diagnosis import NAMES
+
+    return _checked(reader.get(f"{NAMES[kind][1]}.memplane.dev", name, namespace), kind, f"{kind} {name}")
+
+
+def _checked(body: object, kind: Kind, called: str) -> JsonObject:
+    from memory_service.cli.shape import OURS, Misshapen, shaped
+
+    found = shaped(body, OURS[kind], called)
+    if found["kind"] != kind:
+        raise Misshapen(called, f"kind is {found['kind']!r}")
+    return found
 
 
 def _explained(reader: Reader, body: JsonObject) -> Explanation:
     from memory_service.cli.diagnosis import Kind, Ref, explain
 
-    target = Ref(Kind(body["kind"]), body["metadata"].get("namespace", ""), body["metadata"]["name"])
+    target = Ref(Kind(body["kind"]), body["metadata"]["namespace"], body["metadata"]["name"])
     return explain(target, _gathered(reader, target, body), reader.shown)
 
 
 def _gathered(reader: Reader, target: Ref, body: JsonObject) -> Known:
     """Read what an object leans on, and the pods of all that is not well."""
-    from memory_service.cli.diagnosis import NAMES, Known, findings, named_by
+    from memory_service.cli.diagnosis import Known, findings, named_by
     from memory_service.cli.kubectl import Unreadable
+    from memory_service.cli.shape import Misshapen
 
     objects: dict[Ref, JsonObject] = {target: body}
     unread: dict[Ref, str] = {}
@@ -130,8 +152,8 @@ def _gathered(reader: Reader, target: Ref, body: JsonObject) -> Known:
             if named in objects or named in unread:
                 continue
             try:
-                objects[named] = reader.get(f"{NAMES[named.kind][1]}.memplane.dev", named.name, named.namespace)
-            except Unreadable as error:
+                objects[named] = _read(reader, named.kind, named.name, named.namespace)
+            except (Unreadable, Misshapen) as error:
                 unread[named] = str(error)
             else:
                 waiting.append(named)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from memory_operator import names
 from memory_operator.cluster import kinds
@@ -23,6 +26,7 @@ from memory_service.cli import diagnosis, snippet
 from memory_service.cli.diagnosis import Explanation, Kind, Known, Ref, explain
 from memory_service.cli.main import cli
 from memory_service.cli.reasons import ADVICE, OF_OPERATOR, OF_SERVICE
+from memory_service.cli.shape import WORKLOADS, Misshapen
 from memory_service.contract.health import Part, Reason
 from tests.unit.memory_operator.world import World, report
 
@@ -259,6 +263,53 @@ async def test_a_store_scaled_to_nothing_says_how_to_bring_it_back(world: World)
     assert said(world, STORE).steps[0].do == "set `spec.replicas` to 1 or more"
 
 
+async def test_an_agent_that_has_been_started_is_not_said_to_wait_for_its_first_start(world: World) -> None:
+    store = await world.ready_store()
+    world.agent(agent=RUN_BY_US)
+    await world.settle()
+    assert wrong(said(world, AGENT)) == [(AGENT, "BindingPending")]
+    assert "if its pods run" in said(world, AGENT).effect
+    world.pods("notes-memory", 0)
+    world.says(store, report(ready=False, failing={Part.STORAGE: Reason.STORAGE_UNREACHABLE}))
+    await world.settle(14)
+    assert world.get(kinds.AGENT_MEMORY, "helper")["status"]["started"] is True
+    found = said(world, AGENT)
+    assert (AGENT, "WaitingForStore") in wrong(found)
+    assert found.effect.startswith("The store does not know this agent: if its pods run")
+
+
+@pytest.mark.parametrize("reason", ["HealthUnreachable", "HealthUnknown"])
+def test_a_store_that_the_operator_cannot_ask_is_not_said_to_be_away_from_its_agents(reason: str) -> None:
+    store = body_of(STORE, Ready=("Unknown", reason))
+    told = "StoreUnreachable" if reason == "HealthUnreachable" else "StoreNotReady"
+    agent = degraded(told)
+    alone = explain(STORE, Known({STORE: store}, {}, {}))
+    both = explain(AGENT, Known({AGENT: agent, STORE: store}, {}, {}))
+    not_yet = explain(AGENT, Known({AGENT: degraded(None), STORE: store}, {}, {}))
+    for found in (alone, both, not_yet):
+        assert not found.is_well
+        assert "One that reaches the store is served as ever" in found.effect
+        assert "recalls nothing" not in found.effect
+        assert "recall nothing" not in found.effect
+    agent["spec"]["failureMode"] = "strict"
+    strict = explain(AGENT, Known({AGENT: agent, STORE: store}, {}, {}))
+    assert strict.effect.endswith("while it does not reach the store, save_memory and forget fail.")
+
+
+def test_what_a_store_says_of_itself_goes_before_what_its_agent_was_told() -> None:
+    away = body_of(STORE, Ready=("False", "WorkloadUnavailable"))
+    unread = explain(AGENT, Known({AGENT: degraded("StoreUnreachable")}, {STORE: "it may not be"}, {}))
+    read = explain(AGENT, Known({AGENT: degraded("StoreUnreachable"), STORE: away}, {}, {}))
+    assert "One that reaches the store is served as ever" in unread.effect
+    assert "recalls nothing" in read.effect
+
+
+def test_an_agent_that_a_store_does_not_allow_is_forgetful_however_the_store_is() -> None:
+    store = body_of(STORE, Ready=("Unknown", "HealthUnreachable"))
+    found = explain(AGENT, Known({AGENT: degraded("StoreNotAllowed"), STORE: store}, {}, {}))
+    assert "recalls nothing" in found.effect
+
+
 def test_an_object_that_no_operator_has_looked_at_says_so() -> None:
     body: Json = {"kind": "MemoryStore", "metadata": {"name": "notes", "namespace": "a", "generation": 1}, "spec": {}}
     found = explain(STORE, Known({STORE: body}, {}, {}))
@@ -362,8 +413,10 @@ def printed(*items: Mapping[str, Any]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
-def degraded() -> Json:
-    body = body_of(AGENT, Ready=("True", "Bound"), MemoryDegraded=("True", "StoreNotReady"))
+def degraded(reason: str | None = "StoreNotReady") -> Json:
+    """A bound agent whose memory is degraded for a reason; without one it is not."""
+    is_degraded = ("False", "MemoryHealthy") if reason is None else ("True", reason)
+    body = body_of(AGENT, Ready=("True", "Bound"), MemoryDegraded=is_degraded)
     body["spec"] = {"memoryStore": "notes"}
     return body
 
@@ -434,7 +487,7 @@ def test_machines_get_json() -> None:
         (["-f", "-", "--snippet"], "--snippet needs"),
         (["memstore/notes", "-f", "-", "--snippet"], "--snippet is for an AgentMemory"),
         (["memstore/other", "-f", "-"], "does not hold it"),
-        (["-f", "/nowhere/objects.json"], "is not what `kubectl get -o json` prints"),
+        (["-f", "/nowhere/objects.json"], "give what `kubectl get -o json` printed"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_what_to_give(arguments: list[str], words: str) -> None:
@@ -443,7 +496,9 @@ def test_wrong_usage_ends_with_2_and_says_what_to_give(arguments: list[str], wor
     assert words in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[]", "{}", '{"items": 3}', '{"items": [null]}'])
+@pytest.mark.parametrize(
+    "text", ["", "not json", "[]", "{}", '{"items": 3}', '{"items": [null]}', "[" * 100_000, '{"kind": []}', "\x00"]
+)
 def test_a_file_that_holds_no_objects_is_refused_with_a_sentence(text: str) -> None:
     result = run("-f", "-", input=text)
     assert result.exit_code == 2
@@ -517,6 +572,49 @@ def test_what_kubectl_cannot_do_is_said_with_what_to_do(
     assert words in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("warning: old client\n{}", "it is no JSON"),
+        ("", "it is no JSON"),
+        ("[]", "it is a list, and should be an object"),
+        ('{"kind": "AgentMemory", "metadata": "helper"}', "metadata is 'helper', and should be an object"),
+        ('{"kind": "AgentMemory", "metadata": {"name": "helper"}}', "metadata.namespace is missing"),
+        ('{"kind": "Pod", "metadata": {"name": "helper", "namespace": "a"}}', "kind is 'Pod'"),
+    ],
+)
+def test_what_something_else_prints_in_kubectls_place_is_refused_with_the_field_and_the_next_step(
+    text: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!{sys.executable}\nprint({text!r})\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = run("agentmem/helper")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert "; " in result.stderr
+    assert "`kubectl get -o json`" in result.stderr
+
+
+def test_a_kubectl_that_may_not_be_run_is_said_to_be_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "kubectl").mkdir(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = run("agentmem/helper")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "kubectl cannot be run: " in result.stderr
+    assert "--file" in result.stderr
+
+
+def test_a_store_of_an_odd_shape_leaves_what_the_agent_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    odd = {**DOWN, "status": {"conditions": "none"}}
+    kubectl(tmp_path, monkeypatch, {"helper": degraded(), "notes": odd})
+    result = run("agentmem/helper")
+    assert result.exit_code == 1
+    assert "MemoryStore a/notes was not read: " in result.stdout
+    assert "status.conditions is 'none', and should be a list" in result.stdout
+
+
 def test_a_store_that_may_not_be_read_leaves_what_the_agent_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -578,6 +676,146 @@ def test_an_agent_that_has_no_snippet_ends_with_1(monkeypatch: pytest.MonkeyPatc
     kubectl(tmp_path, monkeypatch, {"helper": body})
     result = run("agentmem/helper", "--snippet")
     assert (result.exit_code, "its own" in result.stderr) == (1, True)
+
+
+# --- odd shapes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_field_that_is_null_is_as_if_it_were_not_there() -> None:
+    body = body_of(STORE, Ready=("True", "Available"))
+    body["status"]["observedGeneration"] = None
+    body["metadata"]["deletionTimestamp"] = None
+    result = run("-f", "-", input=json.dumps(body))
+    assert result.exit_code == 1
+    assert "The status is of generation 0, the spec of 1." in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("metadata",), "helper", "metadata is 'helper', and should be an object"),
+        (("metadata", "name"), "x; reboot", "metadata.name is 'x; reboot', and should be a name of Kubernetes"),
+        (("metadata", "generation"), True, "metadata.generation is True, and should be a whole number"),
+        (("spec", "memoryStore"), ["notes"], "spec.memoryStore is a list, and should be a name of Kubernetes"),
+        (("spec", "memoryStore"), "--help", "spec.memoryStore is '--help', and should be a name of Kubernetes"),
+        (("spec", "agent", "workloadRef", "name"), None, "spec.agent.workloadRef.name is missing"),
+        (("status", "started"), "yes", "status.started is 'yes', and should be true or false"),
+        (("status", "conditions", 0), None, "status.conditions[0] is null, and should be an object"),
+        (("status", "conditions", 0, "type"), {}, "status.conditions[0].type is an object, and should be a text"),
+    ],
+)
+def test_a_field_of_another_shape_is_named_with_what_it_should_be(
+    path: Sequence[str | int], value: Any, words: str
+) -> None:
+    body = bound_to("Deployment")
+    put(body, path, value)
+    result = run("-f", "-", input=json.dumps(body))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert "; read it anew" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("status", "snippet"), None, "status.bindingConfigMap is missing; see that the operator runs"),
+        (("status", "snippet"), "{", "status.snippet is no YAML"),
+        (("status", "snippet"), "!!bool maybe", "status.snippet is no YAML"),
+        (("status", "snippet"), "[" * 5_000, "status.snippet is no YAML"),
+        (("status", "snippet"), "template: {}", "status.snippet.template.spec is missing"),
+        (
+            ("status", "snippet"),
+            "template: {spec: {containers: []}}",
+            "status.snippet.template.spec.containers is empty",
+        ),
+        (("spec", "agent", "workloadRef", "kind"), "Service", "should be one of Deployment, StatefulSet"),
+    ],
+)
+def test_a_snippet_that_cannot_be_made_names_the_field(path: Sequence[str | int], value: Any, words: str) -> None:
+    body = bound_to("Deployment")
+    put(body, path, value)
+    result = run("agentmem/helper", "-f", "-", "--snippet", input=json.dumps(body))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+def test_a_workload_without_containers_is_named_by_its_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kubectl(tmp_path, monkeypatch, {"helper": bound_to("Deployment"), "chat": workload()})
+    result = run("agentmem/helper", "--snippet")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the Deployment is not what" in result.stderr
+    assert "spec.template.spec.containers is empty" in result.stderr
+
+
+def places(value: Any, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where something is in an object, inner places too."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in inner:
+        yield (*at, name)
+        yield from places(item, (*at, name))
+
+
+def put(value: Any, path: Sequence[str | int], item: Any) -> None:
+    for name in path[:-1]:
+        value = value[name]
+    value[path[-1]] = item
+
+
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "spec", "x"]), inner),
+    max_leaves=4,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: Any) -> Any:
+    """A copy in which up to three places hold something odd, or nothing."""
+    body = copy.deepcopy(whole)
+    for _ in range(draw(st.integers(1, 3))):
+        found = list(places(body))
+        if not found:
+            break
+        put(body, draw(st.sampled_from(found)), draw(ODD))
+    return body
+
+
+def everything() -> Json:
+    """Objects with each field that is read."""
+    agent = bound_to("Deployment")
+    agent["status"] |= {"started": True, "bindingConfigMap": "helper-binding", "serviceAccountName": "helper"}
+    agent["status"]["conditions"].append({"type": "MemoryDegraded", "status": "True", "reason": "StoreNotReady"})
+    plain = copy.deepcopy(agent)
+    plain["metadata"]["name"] = "plain"
+    del plain["status"]["snippet"], plain["spec"]["agent"]["workloadRef"]
+    store = copy.deepcopy(DOWN)
+    store["spec"] = {"models": {"summarization": {"modelAPI": "chat", "model": "m"}}}
+    model = body_of(MODEL, Ready=("False", "Unreachable"))
+    return {"kind": "List", "items": [agent, plain, store, model, copy.deepcopy(POD)]}
+
+
+@settings(max_examples=150, derandomize=True)
+@given(damaged(everything()))
+def test_no_damage_to_a_file_ends_in_anything_but_an_answer_or_a_sentence(document: Any) -> None:
+    text = json.dumps(document)
+    for arguments in ([], ["-o", "json"], ["agentmem/helper", "--snippet"], ["agentmem/plain", "--snippet"]):
+        result = run("-f", "-", *arguments, input=text)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
+        assert result.exit_code in (0, 1, 2)
+        if result.exit_code == 2:
+            assert result.stdout == ""
+            assert result.stderr.strip()
+
+
+@settings(max_examples=150, derandomize=True)
+@given(st.sampled_from(sorted(WORKLOADS)), damaged(workload("main")))
+def test_no_damage_to_a_workload_ends_in_anything_but_containers_or_a_sentence(kind: str, body: Any) -> None:
+    try:
+        found = snippet.containers_of(kind, body)
+    except Misshapen:
+        return
+    assert found
+    assert all(isinstance(name, str) for name in found)
 
 
 def test_explaining_loads_neither_the_client_nor_a_server() -> None:
