@@ -54,6 +54,8 @@ class Child:
     """On an agent's Deployment."""
     template: str | None = None
     """On a store's Deployment: the digest of its pod template."""
+    store_generation: str | None = None
+    """On a store's Deployment: the generation of the store that it was applied for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         rows=tuple(map(sys.intern, body.get("data") or ())) if is_bindings else (),
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         template=annotations.get(names.TEMPLATE_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
+        store_generation=annotations.get(names.GENERATION_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
     )
 
 

@@ -206,7 +206,10 @@ def deployment(
         "Deployment",
         names.memory(name),
         store_labels(name),
-        annotations={names.TEMPLATE_ANNOTATION: checksum(canonical_json(template))},
+        annotations={
+            names.TEMPLATE_ANNOTATION: checksum(canonical_json(template)),
+            names.GENERATION_ANNOTATION: str(store.id.generation),
+        },
         spec={
             "replicas": store.replicas,
             "revisionHistoryLimit": 3,

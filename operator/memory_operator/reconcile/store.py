@@ -188,7 +188,7 @@ def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manife
 def _staged(context: Context, store: MemoryStore, wanted: Wanted, workload: Child | None) -> frozenset[ChildKey]:
     """Return what must stay as it is until fewer stores are rolled out: the pods, and the configuration they have."""
     is_rolled = workload is not None and wanted.template not in (None, workload.template)
-    is_own_change = store.status.get("observedGeneration") != store.id.generation
+    is_own_change = workload is not None and workload.store_generation not in (None, str(store.id.generation))
     if not is_rolled or is_own_change:
         context.rollouts.forget(store.key)
         return frozenset()

@@ -101,6 +101,31 @@ async def test_a_change_of_a_stores_own_spec_never_waits() -> None:
     assert len(newer(world)) == 3
 
 
+async def test_a_change_of_a_stores_own_spec_that_had_to_wait_for_its_model_does_not_wait_again() -> None:
+    world = await upgraded(limit=1)
+    waiting = next(name for name in STORES if name not in newer(world))
+    world.store(waiting, models={"summarization": {"modelAPI": "late", "model": "small"}})
+    await world.settle()
+    assert image(world, waiting) != NEXT, "its configuration cannot be made without the ModelAPI"
+    world.put(kinds.MODEL_API, "late", {"baseURL": "http://one/v1"})
+    await world.settle()
+    assert image(world, waiting) == NEXT
+
+
+async def test_a_change_of_a_stores_own_spec_that_was_refused_does_not_wait_for_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await upgraded(limit=1)
+    waiting = next(name for name in STORES if name not in newer(world))
+    with monkeypatch.context() as patch:
+        refuse_deployment(world, waiting, patch)
+        world.store(waiting, shortTerm={"tokenBudget": 2048})
+        await world.settle()
+        assert image(world, waiting) != NEXT
+    await world.settle(world.settings.refused_seconds)
+    assert image(world, waiting) == NEXT
+
+
 async def test_a_change_of_many_specs_is_rolled_out_at_once() -> None:
     world = await upgraded(limit=1)
     for name in STORES:
@@ -254,23 +279,41 @@ async def test_pods_that_never_come_give_the_place_back_after_ten_minutes() -> N
     assert len(newer(world)) == 2
 
 
+def refuse_deployment(world: World, store: str, patch: pytest.MonkeyPatch) -> None:
+    """Have the API server refuse a store's Deployment."""
+    apply = world.cluster.apply
+
+    async def refuse(kind: Kind, manifest: dict[str, Any]) -> Any:
+        if kind == kinds.DEPLOYMENT and manifest["metadata"]["name"] == names.memory(store):
+            raise Refused("a policy forbids it")
+        return await apply(kind, manifest)
+
+    patch.setattr(world.cluster, "apply", refuse)
+
+
 async def test_a_deployment_that_is_refused_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(replace(SETTINGS, service_image="memplane:now", rollouts_at_once=1))
     for name in STORES:
         await world.ready_store(name)
-    apply = world.cluster.apply
-
-    async def refuse(kind: Kind, manifest: dict[str, Any]) -> Any:
-        if kind == kinds.DEPLOYMENT and manifest["metadata"]["name"] == names.memory(STORES[0]):
-            raise Refused("a policy forbids it")
-        return await apply(kind, manifest)
-
-    monkeypatch.setattr(world.cluster, "apply", refuse)
+    refuse_deployment(world, STORES[0], monkeypatch)
     world.pods(names.memory(STORES[0]), 0)
     world.settings = replace(world.settings, service_image=NEXT)
     await world.restart()
     await world.settle()
     assert len(newer(world)) == 1
+
+
+async def test_a_store_that_is_deleted_while_it_is_rolled_out_makes_room_at_once() -> None:
+    world = await upgraded(limit=1)
+    (first,) = newer(world)
+    gauge = "memplane_operator_rollouts_waiting"
+    assert world.context.metrics.registry.get_sample_value(gauge) == len(STORES) - 1
+    world.cluster.remove(kinds.MEMORY_STORE, "a", first)
+    world.cluster.collect_garbage()
+    await world.settle()
+    left = [name for name in STORES if name != first]
+    assert [image(world, name) for name in left].count(NEXT) == 1
+    assert world.context.metrics.registry.get_sample_value(gauge) == len(left) - 1
 
 
 async def test_an_agents_deployment_takes_no_stores_place() -> None:
