@@ -21,7 +21,7 @@ from memory_operator.desired.metadata import Manifest, store_selector
 from memory_operator.desired.plan import ChildKey, desired_digests
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.workload import template_digest
-from memory_operator.errors import InvalidSpec
+from memory_operator.errors import InvalidSpec, TryLater
 from memory_operator.reconcile.access import is_allowed, is_holder
 from memory_operator.reconcile.context import Context, Wanted
 from memory_operator.reconcile.pods import pod_trouble
@@ -259,9 +259,13 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         wanted, made = _wanted(context, inputs)
         staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
         digests = {name: digest for name, digest in wanted.digests.items() if name not in staged}
-        problems = await sync_children(
-            context, who, digests, wanted.held | staged, lambda: made or desired_objects(inputs).objects
-        )
+        try:
+            problems = await sync_children(
+                context, who, digests, wanted.held | staged, lambda: made or desired_objects(inputs).objects
+            )
+        except TryLater:
+            context.rollouts.end(key)
+            raise
         if context.ledger.record(key, rows):
             context.watch_health(key, _FIRST_HEALTH_SECONDS)
     children = context.cache.children(own_key)

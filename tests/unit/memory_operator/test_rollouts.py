@@ -12,7 +12,7 @@ from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
-from memory_operator.errors import Refused
+from memory_operator.errors import MemoryOperatorError, Refused, TryLater
 from memory_operator.reconcile.rollouts import Rollouts, UnderWay
 from tests.unit.memory_operator.world import SETTINGS, START, World, report
 
@@ -279,27 +279,32 @@ async def test_pods_that_never_come_give_the_place_back_after_ten_minutes() -> N
     assert len(newer(world)) == 2
 
 
-def refuse_deployment(world: World, store: str, patch: pytest.MonkeyPatch) -> None:
+def refuse_deployment(
+    world: World, store: str, patch: pytest.MonkeyPatch, error: type[MemoryOperatorError] = Refused
+) -> None:
     """Have the API server refuse a store's Deployment."""
     apply = world.cluster.apply
 
     async def refuse(kind: Kind, manifest: dict[str, Any]) -> Any:
         if kind == kinds.DEPLOYMENT and manifest["metadata"]["name"] == names.memory(store):
-            raise Refused("a policy forbids it")
+            raise error("a policy forbids it")
         return await apply(kind, manifest)
 
     patch.setattr(world.cluster, "apply", refuse)
 
 
-async def test_a_deployment_that_is_refused_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [Refused, TryLater])
+async def test_a_deployment_that_cannot_be_written_takes_no_place(
+    error: type[MemoryOperatorError], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(replace(SETTINGS, service_image="memplane:now", rollouts_at_once=1))
     for name in STORES:
         await world.ready_store(name)
-    refuse_deployment(world, STORES[0], monkeypatch)
+    refuse_deployment(world, STORES[0], monkeypatch, error)
     world.pods(names.memory(STORES[0]), 0)
     world.settings = replace(world.settings, service_image=NEXT)
     await world.restart()
-    await world.settle()
+    await world.settle(100)
     assert len(newer(world)) == 1
 
 
