@@ -33,7 +33,7 @@ def _ask(wire: Wire, question: str) -> bytes:
 def settle(server: Started) -> None:
     """Wait until no job is left."""
     wire = Wire(server.port)
-    while any(wire.call("GET", f"/v1/jobs?state={state}&limit=1")["jobs"] for state in ("queued", "running")):
+    while any(wire.call("GET", f"/v1/jobs?state={state}&limit=1")["jobs"] for state in ("queued", "running", "queued")):
         time.sleep(0.05)
     wire.close()
 

@@ -202,10 +202,16 @@ class Agent:
         found: list[dict[str, Any]] = self.call("GET", f"/v1/sessions/{session}")["digests"]
         return found[::-1]
 
-    def jobs(self, state: str) -> list[dict[str, Any]]:
-        """Return the jobs of a state."""
-        found: list[dict[str, Any]] = self.call("GET", f"/v1/jobs?state={state}&limit=1000")["jobs"]
-        return found
+    def jobs(self, *states: str) -> list[dict[str, Any]]:
+        """Return the jobs of these states, seen in one look: a job that ends may have made the next one."""
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            page = self.call("GET", f"/v1/jobs?limit=1000{cursor}")
+            found += [job for job in page["jobs"] if job["state"] in states]
+            if page["next_cursor"] is None:
+                return found
+            cursor = f"&cursor={page['next_cursor']}"
 
     def wait_settled(self) -> None:
         """Wait until no job waits or runs, for as long as there is progress: a busy machine is no failure."""
@@ -213,7 +219,7 @@ class Agent:
 
         def is_settled() -> bool:
             nonlocal fewest, since
-            left = len(self.jobs("queued")) + len(self.jobs("running"))
+            left = len(self.jobs("queued", "running"))
             if left < fewest:
                 fewest, since = left, time.monotonic()
             assert time.monotonic() - since < WAIT_SECONDS, f"{left} jobs are left, and none ended for long"
@@ -223,4 +229,4 @@ class Agent:
 
     def settled(self) -> bool:
         """Return whether no job waits or runs."""
-        return not self.jobs("queued") and not self.jobs("running")
+        return not self.jobs("queued", "running")
