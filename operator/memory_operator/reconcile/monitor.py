@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 
@@ -36,6 +36,7 @@ _SLACK_SECONDS = 0.2
 """A report that is due so soon is asked for now."""
 _DOUBT_SECONDS = 1.5
 """After a poll that nobody answered: a second one soon, so that one lost packet is never the last word."""
+_PROBES_AT_ONCE = 8
 
 
 def _counters(reports: tuple[HealthReport, ...]) -> Counters | None:
@@ -58,17 +59,57 @@ def _significant(state: HealthState | None) -> object:
     return (reports, state.unreachable_since, () if reports else state.failures)
 
 
-class HealthMonitor:
+class _Rounds:
+    """Looks at objects whenever their time has come, some of them at once."""
+
+    def __init__(
+        self, look: Callable[[ObjectKey], Awaitable[float | None]], clock: Callable[[], float], at_once: int
+    ) -> None:
+        """`look` returns in how many seconds to look again, None when there is nothing to see."""
+        self._look = look
+        self._at_once = at_once
+        self._queue: WorkQueue[ObjectKey] = WorkQueue(clock, Backoff(1, 60, random.random))
+
+    @property
+    def next_due(self) -> float | None:
+        """In how many seconds the next look is due; None when nothing is watched."""
+        return self._queue.next_due()
+
+    async def advance(self) -> None:
+        """Look at each object whose time has come, once."""
+        while (key := self._queue.take()) is not None:
+            await self._look_once(key)
+
+    async def _look_once(self, key: ObjectKey) -> None:
+        try:
+            seconds = await self._look(key)
+        finally:
+            self._queue.done(key)
+        if seconds is not None:
+            self._queue.add_after(key, seconds)
+
+    async def _work(self) -> None:
+        while True:
+            await self._look_once(await self._queue.get())
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._at_once):
+                group.create_task(self._work())
+
+
+class HealthMonitor(_Rounds):
     """Polls the stores."""
 
     def __init__(
         self, context: Context, reader: HealthReader, resolver: AddressResolver, clock: Callable[[], float]
     ) -> None:
+        super().__init__(self.look, clock, context.settings.health_concurrency)
         self._context = context
         self._reader = reader
         self._resolver = resolver
         self._clock = clock
-        self._queue: WorkQueue[ObjectKey] = WorkQueue(clock, Backoff(1, 60, random.random))
         self._counted_at: dict[ObjectKey, float] = {}
         self._catching_up: dict[ObjectKey, int] = {}
         self._report_due: dict[ObjectKey, float] = {}
@@ -204,42 +245,14 @@ class HealthMonitor:
         self._context.metrics.health_reads.labels("ok").inc()
         return report
 
-    @property
-    def next_due(self) -> float | None:
-        """In how many seconds the next look is due; None when nothing is watched."""
-        return self._queue.next_due()
 
-    async def advance(self) -> None:
-        """Look at each store whose time has come, once."""
-        while (store := self._queue.take()) is not None:
-            await self._look_once(store)
-
-    async def _look_once(self, store: ObjectKey) -> None:
-        try:
-            seconds = await self.look(store)
-        finally:
-            self._queue.done(store)
-        if seconds is not None:
-            self._queue.add_after(store, seconds)
-
-    async def _work(self) -> None:
-        while True:
-            await self._look_once(await self._queue.get())
-
-    async def run(self) -> None:
-        """Poll until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self._context.settings.health_concurrency):
-                group.create_task(self._work())
-
-
-class ModelMonitor:
+class ModelMonitor(_Rounds):
     """Probes the ModelAPIs."""
 
     def __init__(self, context: Context, prober: ModelProber, clock: Callable[[], float]) -> None:
+        super().__init__(self.poll, clock, _PROBES_AT_ONCE)
         self._context = context
         self._prober = prober
-        self._queue: WorkQueue[ObjectKey] = WorkQueue(clock, Backoff(1, 60, random.random))
         context.watch_model = self._queue.add
 
     async def poll(self, key: ObjectKey) -> float | None:
@@ -259,31 +272,3 @@ class ModelMonitor:
             context.queue.add(ReconcileKey(names.MODEL_API, key))
         seconds = context.settings.probe_seconds
         return seconds * (0.9 + 0.2 * random.random()) if result.is_reachable else seconds / 3
-
-    @property
-    def next_due(self) -> float | None:
-        """In how many seconds the next probe is due; None when nothing is watched."""
-        return self._queue.next_due()
-
-    async def advance(self) -> None:
-        """Probe each ModelAPI whose time has come, once."""
-        while (key := self._queue.take()) is not None:
-            await self._poll_once(key)
-
-    async def _poll_once(self, key: ObjectKey) -> None:
-        try:
-            seconds = await self.poll(key)
-        finally:
-            self._queue.done(key)
-        if seconds is not None:
-            self._queue.add_after(key, seconds)
-
-    async def _work(self) -> None:
-        while True:
-            await self._poll_once(await self._queue.get())
-
-    async def run(self) -> None:
-        """Probe until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(8):
-                group.create_task(self._work())
