@@ -294,10 +294,8 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     context.watch_health(key, _FIRST_HEALTH_SECONDS if is_news else context.settings.health_seconds)
     again = [pods_after]
     if staged:
-        context.metrics.rollouts_waiting.set(len(context.rollouts))
         again.append(_TURN_SECONDS)
-    else:
-        _wake_next(context)
+    _wake_next(context)
     if problems:
         again.append(context.settings.refused_seconds)
     if store.spec.tls and store.spec.tls.ca_config_map_ref:
