@@ -107,10 +107,13 @@ class Columns:
     def pool(self, query: Sequence[str], vector: NDArray[np.float32] | None) -> Pool:
         """Return what storage would answer to a search over every row."""
         size = len(self.row_ids)
-        counts = np.zeros((size, len(query)), np.float32)
-        for column, stem in enumerate(query):
-            for row, count in self.postings.get(stem, {}).items():
-                counts[row, column] = count
+        held = [self.postings.get(stem, {}) for stem in query]
+        hits = Hits(
+            np.array([row for rows in held for row in rows], np.int64),
+            np.repeat(np.arange(len(query)), [len(rows) for rows in held]),
+            np.array([count for rows in held for count in rows.values()], np.float64),
+            len(query),
+        )
         cosines = np.full(size, np.nan, np.float32)
         if vector is not None:
             cosines = np.round(np.clip(self.vectors @ vector, 0, 1), 6).astype(np.float32)
@@ -122,12 +125,12 @@ class Columns:
             roles=np.zeros(size, np.int8),
             said_at=self.said_at,
             lengths=self.lengths,
-            hits=Hits.of(counts),
+            hits=hits,
             cosines=cosines,
             passes=np.ones(size, np.bool_),
             population=size,
             total_length=float(self.lengths.sum()),
-            document_counts=np.array([len(self.postings.get(stem, {})) for stem in query], np.int64),
+            document_counts=np.array([len(rows) for rows in held], np.int64),
             exact=True,
         )
 

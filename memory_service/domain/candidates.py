@@ -58,18 +58,6 @@ class Hits:
     counts: Floats
     width: int
 
-    @classmethod
-    def of(cls, table: NDArray[np.generic]) -> Hits:
-        """Return the cells of a table with a row for each row and a column for each term that are not zero."""
-        terms, rows = np.nonzero(table.T)
-        return cls(rows, terms, table[rows, terms].astype(np.float64), table.shape[1])
-
-    def table(self, size: int) -> NDArray[np.float64]:
-        """Return them as the table of `size` rows that `of` takes."""
-        table = np.zeros((size, self.width))
-        table[self.rows, self.terms] = self.counts
-        return table
-
 
 @dataclass(frozen=True)
 class Talk:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind, Kind, Scope
@@ -31,6 +30,7 @@ from tests.fakes.corpora import (
     units,
     words,
 )
+from tests.fakes.pools import term_counts
 from tests.fakes.stores import (
     ALICE,
     OTHER_AGENT,
@@ -44,10 +44,6 @@ from tests.fakes.stores import (
 )
 
 COLUMNS = ("row_ids", "session_ids", "seqs", "roles", "said_at", "lengths", "cosines", "passes")
-
-
-def term_counts(pool: Pool) -> NDArray[np.float64]:
-    return pool.hits.table(len(pool.row_ids))
 
 
 async def write(store: Store, owner: Owner, *texts: str) -> None:

@@ -16,6 +16,7 @@ from memory_service.domain.ranking import (
 )
 from memory_service.domain.weights import DEFAULT_WEIGHTS
 from memory_service.ports.records import Pool
+from tests.fakes.pools import term_counts
 
 W = DEFAULT_WEIGHTS
 
@@ -36,7 +37,7 @@ def _z(values: list[float]) -> list[float]:
 
 def ranks_and_scores(pool: Pool) -> dict[int, tuple[float, float]]:
     """Return rank and score by row id; every row passes and none is shown already."""
-    counts = pool.hits.table(len(pool.row_ids)).tolist()
+    counts = term_counts(pool).tolist()
     lengths, sessions, seqs = pool.lengths.tolist(), pool.session_ids.tolist(), pool.seqs.tolist()
     cosines = [None if math.isnan(value) else value for value in pool.cosines.tolist()]
     rows, size = range(len(lengths)), len(lengths)

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_service.contract.scopes import Scope
-from memory_service.domain.candidates import Hits, Talk
+from memory_service.domain.candidates import Talk
 from memory_service.domain.lexical import query_terms, terms
 from memory_service.domain.ranking import DEFAULT_FLOOR, Ranking, RankOutcome, ScopedPool, rank
 from memory_service.domain.settling import Detail, settled
 from memory_service.domain.weights import DEFAULT_WEIGHTS
 from memory_service.ports.records import Pool
+from tests.fakes.pools import hits_of, term_counts
 from tests.unit.domain.plain_ranking import ranks_and_scores
 
 NONE = float("nan")
@@ -49,7 +50,7 @@ def pool(
         roles=np.array(roles if roles is not None else [-1 if tier == "fact" else 0] * size, np.int8),
         said_at=np.array(said_at if said_at is not None else range(size), np.float64),
         lengths=lengths,
-        hits=Hits.of(counts),
+        hits=hits_of(counts),
         cosines=np.array(cosines if cosines is not None else [NONE] * size, np.float32),
         passes=np.array(passes if passes is not None else [True] * size, np.bool_),
         population=size,
@@ -77,7 +78,7 @@ def permuted(some: Pool, positions: Sequence[int]) -> Pool:
         roles=some.roles[at],
         said_at=some.said_at[at],
         lengths=some.lengths[at],
-        hits=Hits.of(some.hits.table(len(at))[at]),
+        hits=hits_of(term_counts(some)[at]),
         cosines=some.cosines[at],
         passes=some.passes[at],
     )
