@@ -8,6 +8,7 @@ import yaml
 
 from memory_service.cli.diagnosis import JsonObject
 from memory_service.cli.shape import BOUND, TEMPLATE, WORKLOADS, Misshapen, Object, shaped
+from memory_service.contract.pods import bound_template
 
 FIXED: Final = ("Job", "Pod")
 """Kinds whose pods cannot be changed once they are made."""
@@ -57,21 +58,12 @@ def _template(agent: JsonObject) -> dict[str, Any]:
         return _written(agent)
     step = "see that the operator runs, which writes it, and is of this version"
     status = shaped(agent, BOUND, _called(agent), step=step)["status"]
-    name = agent["metadata"]["name"]
-    token = {"audience": status["audience"], "expirationSeconds": 3600, "path": "token"}
-    sources = [
-        {"configMap": {"name": status["bindingConfigMap"], "optional": True}},
-        {"serviceAccountToken": token},
-    ]
-    mount = {"name": "memplane", "mountPath": "/var/run/memplane", "readOnly": True}
-    return {
-        "metadata": {"labels": {"memplane.dev/binding": name}},
-        "spec": {
-            "serviceAccountName": status["serviceAccountName"],
-            "containers": [{"name": "<your container>", "volumeMounts": [mount]}],
-            "volumes": [{"name": "memplane", "projected": {"defaultMode": 0o444, "sources": sources}}],
-        },
-    }
+    return bound_template(
+        agent["metadata"]["name"],
+        service_account=status["serviceAccountName"],
+        config_map=status["bindingConfigMap"],
+        audience=status["audience"],
+    )
 
 
 def _written(agent: JsonObject) -> dict[str, Any]:

@@ -190,6 +190,7 @@ def _section(title: str, lines: Sequence[str]) -> None:
 
 def _print_snippet(reader: Reader, agent: JsonObject, container: str | None, *, is_live: bool) -> None:
     from memory_service.cli import snippet
+    from memory_service.contract.pods import CONTAINER_GAP
 
     if agent["kind"] != "AgentMemory":
         raise click.UsageError(f"a {agent['kind']} has no snippet: --snippet is for an AgentMemory")
@@ -208,7 +209,7 @@ def _print_snippet(reader: Reader, agent: JsonObject, container: str | None, *, 
         target = f"{kind.lower()}/{name}"
         output.note(f"{reader.shown} --namespace {meta['namespace']} patch {target} --patch-file FILE applies it")
     if container is None:
-        output.note("write the name of the agent's container in place of <your container>, or give --container")
+        output.note(f"write the name of the agent's container in place of {CONTAINER_GAP}, or give --container")
 
 
 def _only_container(reader: Reader, workload: tuple[str, str], namespace: str) -> str | None:

@@ -27,12 +27,10 @@ from pydantic.alias_generators import to_camel
 
 from memory_service.client.errors import InvalidRequest, from_validation, invalid
 from memory_service.contract.expectations import expectation
+from memory_service.contract.pods import BINDING_FOLDER, CA_FILE, TOKEN_FILE
 from memory_service.contract.problems import FieldError
 from memory_service.contract.scopes import FailureMode, Scope, Tools
 
-BINDING_FOLDER = "/var/run/memplane"
-TOKEN_FILE = "token"
-CA_FILE = "ca.crt"
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 PORT = 8800
 LOCAL_ENDPOINT = f"http://127.0.0.1:{PORT}"

@@ -23,8 +23,6 @@ COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 STORE_LABEL: Final = f"{GROUP}/store"
 AGENT_LABEL: Final = f"{GROUP}/agent"
-BINDING_LABEL: Final = f"{GROUP}/binding"
-"""On the pods of bound agents: a store's NetworkPolicy admits pods that carry it."""
 
 CONFIG_CHECKSUM_ANNOTATION: Final = f"{GROUP}/config-checksum"
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
@@ -39,10 +37,6 @@ PORT: Final = 8800
 METRICS_PORT: Final = 8801
 """Serves the metrics of a store and nothing else, so that who scrapes reaches no memory and agents reach no metrics."""
 OPERATOR_AUDIENCE: Final = "memplane:operator"
-BINDING_DIRECTORY: Final = "/var/run/memplane"
-BINDING_FILE: Final = "binding.json"
-CA_FILE: Final = "ca.crt"
-TOKEN_FILE: Final = "token"
 MAX_NAME_LENGTH: Final = 52
 """Of our own objects, so that the names of their children fit into 63 characters."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
@@ -16,10 +16,8 @@ from memory_operator.crd.quantity import resources
 from memory_operator.desired import bindings
 from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child
 from memory_operator.settings import OperatorSettings
-from memory_service.contract.bindings import ProjectedBinding
-
-VOLUME: Final = "memplane"
-_TOKEN_SECONDS: Final = 3600
+from memory_service.contract import pods
+from memory_service.contract.bindings import BINDING_FILE, ProjectedBinding
 
 
 @dataclass(frozen=True)
@@ -84,9 +82,9 @@ def config_map(inputs: AgentInputs) -> Manifest | None:
         token_budget=allowed.client_params.token_budget,
         rolling_summary=allowed.client_params.rolling_summary,
     )
-    data = {names.BINDING_FILE: canonical_json(binding.model_dump(mode="json", by_alias=True, exclude_none=True))}
+    data = {BINDING_FILE: canonical_json(binding.model_dump(mode="json", by_alias=True, exclude_none=True))}
     if inputs.ca:
-        data[names.CA_FILE] = inputs.ca
+        data[pods.CA_FILE] = inputs.ca
     name = names.agent_binding(agent.id.name)
     return child(agent.id, "v1", "ConfigMap", name, agent_labels(agent.id.name), data=data)
 
@@ -114,41 +112,21 @@ def environment(inputs: AgentInputs) -> dict[str, str]:
     return variables
 
 
-def binding_volume(agent: AgentMemory) -> JsonObject:
-    """Return the volume with the binding (optional: a pod may start before it) and the agent's token."""
+def _volume(agent: AgentMemory) -> JsonObject:
     assert agent.store is not None, "an agent without a store has no binding"
-    token = {
-        "audience": names.audience(agent.store.namespace, agent.store.name),
-        "expirationSeconds": _TOKEN_SECONDS,
-        "path": names.TOKEN_FILE,
-    }
-    return {
-        "name": VOLUME,
-        "projected": {
-            "defaultMode": 0o444,
-            "sources": [
-                {"configMap": {"name": names.agent_binding(agent.id.name), "optional": True}},
-                {"serviceAccountToken": token},
-            ],
-        },
-    }
+    audience = names.audience(agent.store.namespace, agent.store.name)
+    return pods.binding_volume(names.agent_binding(agent.id.name), audience)
 
 
 def snippet(agent: AgentMemory) -> str:
     """Return the part of a pod template that binds an existing workload, as YAML."""
-    content = {
-        "metadata": {"labels": {names.BINDING_LABEL: agent.id.name}},
-        "spec": {
-            "serviceAccountName": agent.service_account,
-            "containers": [
-                {
-                    "name": "<your container>",
-                    "volumeMounts": [{"name": VOLUME, "mountPath": names.BINDING_DIRECTORY, "readOnly": True}],
-                }
-            ],
-            "volumes": [binding_volume(agent)],
-        },
-    }
+    assert agent.store is not None, "an agent without a store has no binding"
+    content = pods.bound_template(
+        agent.id.name,
+        service_account=agent.service_account,
+        config_map=names.agent_binding(agent.id.name),
+        audience=names.audience(agent.store.namespace, agent.store.name),
+    )
     return yaml.safe_dump({"template": content}, sort_keys=False)
 
 
@@ -161,7 +139,7 @@ def _container(container: Mapping[str, Any], variables: Mapping[str, str], is_bo
         result["resources"] = resources(container["resources"])
     if is_bound:
         mounts = [dict(item) for item in container.get("volumeMounts") or ()]
-        mounts.append({"name": VOLUME, "mountPath": names.BINDING_DIRECTORY, "readOnly": True})
+        mounts.append(pods.binding_mount())
         result["volumeMounts"] = mounts
     return result
 
@@ -180,11 +158,11 @@ def deployment(inputs: AgentInputs) -> Manifest | None:
     if pod.get("initContainers"):
         pod["initContainers"] = [_container(item, variables, is_bound) for item in pod["initContainers"]]
     if is_bound:
-        pod["volumes"] = [dict(item) for item in pod.get("volumes") or ()] + [binding_volume(agent)]
+        pod["volumes"] = [dict(item) for item in pod.get("volumes") or ()] + [_volume(agent)]
     meta = template.get("metadata") or {}
     labels = {**(meta.get("labels") or {}), **agent_labels(agent.id.name)}
     if is_bound:
-        labels[names.BINDING_LABEL] = agent.id.name
+        labels[pods.BINDING_LABEL] = agent.id.name
     pod_meta: JsonObject = {"labels": labels}
     if meta.get("annotations"):
         pod_meta["annotations"] = dict(meta["annotations"])

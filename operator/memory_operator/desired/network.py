@@ -7,6 +7,7 @@ from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.desired.metadata import Manifest, child, store_labels, store_selector
 from memory_operator.settings import OperatorSettings
+from memory_service.contract import pods
 
 
 def endpoint(store: MemoryStore, settings: OperatorSettings) -> str:
@@ -46,7 +47,7 @@ def _admission(sources: list[JsonObject], port: int) -> JsonObject:
 
 def network_policy(store: MemoryStore, settings: OperatorSettings) -> Manifest:
     """Return the policy that admits bound agents and the operator to memory, and to metrics those who scrape."""
-    bound: JsonObject = {"matchExpressions": [{"key": names.BINDING_LABEL, "operator": "Exists"}]}
+    bound: JsonObject = {"matchExpressions": [{"key": pods.BINDING_LABEL, "operator": "Exists"}]}
     agents: list[JsonObject] = [{"podSelector": bound}]
     allowed = store.spec.access.allowed_namespaces
     if allowed.names:

@@ -16,7 +16,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.crd import agent_memory, conditions
 from memory_operator.crd.base import ObjectKey
@@ -28,6 +27,7 @@ from memory_service.cli.main import cli
 from memory_service.cli.reasons import ADVICE, OF_OPERATOR, OF_SERVICE
 from memory_service.cli.shape import WORKLOADS, Misshapen
 from memory_service.contract.health import Part, Reason
+from memory_service.contract.pods import BINDING_LABEL
 from tests.unit.memory_operator.world import World, report
 
 Json = dict[str, Any]
@@ -386,7 +386,7 @@ async def test_a_patch_has_the_shape_of_its_workload(world: World, kind: str) ->
     made = yaml.safe_load(snippet.patch(body, "main"))
     workload = {"metadata": {}, "spec": {}, **made}
     assert snippet.containers_of(kind, workload) == ("main",)
-    assert snippet.pod_template(kind, workload)["metadata"]["labels"] == {names.BINDING_LABEL: "helper"}
+    assert snippet.pod_template(kind, workload)["metadata"]["labels"] == {BINDING_LABEL: "helper"}
 
 
 @pytest.mark.parametrize(
