@@ -284,3 +284,17 @@ class OperatorProcess:
         if self._process.poll() is None:
             self._process.send_signal(number)
         return self._process.wait(30)
+
+
+@contextmanager
+def leading(
+    server: LocalCluster, kubeconfig: Path, folder: Path, name: str, reports: Reports, **changed: str
+) -> Iterator[OperatorProcess]:
+    """An operator that leads, and is told to stop in the end and does so well."""
+    operator = OperatorProcess(server, kubeconfig, folder, name, reports, **changed)
+    try:
+        operator.wait_to_lead()
+        yield operator
+    finally:
+        code = operator.stop()
+    assert code == 0, operator.text()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster.clusters import LocalCluster
-from tests.integration.operator.processes import OperatorProcess, Reports, gate
+from tests.integration.operator.processes import OperatorProcess, Reports, gate, leading
 from tests.integration.operator.test_process import bring_up, kubeconfig, reports, store, wait_for
 
 __all__ = ["kubeconfig", "reports"]
@@ -41,18 +41,13 @@ def comes_back(server: LocalCluster, namespace: str, kind: str, name: str, opera
 def test_the_operator_lives_through_a_restart_of_the_api_server(
     server: LocalCluster, namespace: str, kubeconfig: Path, reports: Reports, tmp_path: Path
 ) -> None:
-    operator = OperatorProcess(server, kubeconfig, tmp_path, "restart", reports, **PATIENT)
-    try:
-        operator.wait_to_lead()
+    with leading(server, kubeconfig, tmp_path, "restart", reports, **PATIENT) as operator:
         bring_up(server, namespace, "before")
         with server.without("kube-apiserver"):
             assert operator.is_alive
         bring_up(server, namespace, "after")
         comes_back(server, namespace, "service", "before-memory", operator)
         assert operator.is_alive, operator.text()
-    finally:
-        code = operator.stop()
-    assert code == 0, operator.text()
 
 
 @pytest.mark.usefixtures("free_lease")
@@ -66,9 +61,7 @@ def test_a_watch_that_is_silent_without_an_error_is_opened_anew(
         through = tmp_path / "kubeconfig"
         through.write_text(json.dumps(content))
         settings = {**PATIENT, "WATCH_SILENCE_SECONDS": "6"}
-        operator = OperatorProcess(server, through, tmp_path, "silent", reports, **settings)
-        try:
-            operator.wait_to_lead()
+        with leading(server, through, tmp_path, "silent", reports, **settings) as operator:
             bring_up(server, namespace, "frozen")
             way.freeze()
             comes_back(server, namespace, "service", "frozen-memory", operator)
@@ -76,6 +69,3 @@ def test_a_watch_that_is_silent_without_an_error_is_opened_anew(
             server.kubectl.in_namespace(namespace).apply(store("thawed"))
             wait_for(server, namespace, ("memorystore", "thawed"), ("Ready", "True Available"), seconds=60)
             assert operator.is_alive, operator.text()
-        finally:
-            code = operator.stop()
-        assert code == 0, operator.text()

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from e2e.cluster.clusters import LocalCluster
-from tests.integration.operator.processes import OperatorProcess, Reports
+from tests.integration.operator.processes import Reports, leading
 from tests.integration.operator.test_process import bring_up, reports, store
 
 __all__ = ["reports"]
@@ -58,9 +58,7 @@ def test_an_operator_of_one_namespace_serves_it_and_touches_nothing_elsewhere(
     settings = {"WATCH_NAMESPACES": namespace, "NAMESPACE": namespace}
     server.kubectl.in_namespace(elsewhere).apply(store("notes"))
     mark = server.audit.mark()
-    operator = OperatorProcess(server, kubeconfig, tmp_path, "one-namespace", reports, **settings)
-    try:
-        operator.wait_to_lead()
+    with leading(server, kubeconfig, tmp_path, "one-namespace", reports, **settings) as operator:
         bring_up(server, namespace, "notes")
         kubectl = server.kubectl.in_namespace(namespace)
         uid = kubectl.get("service", "notes-memory")["metadata"]["uid"]
@@ -70,9 +68,6 @@ def test_an_operator_of_one_namespace_serves_it_and_touches_nothing_elsewhere(
             lambda: (found := kubectl.find("service", "notes-memory")) and found["metadata"]["uid"] != uid,
             explain=operator.text,
         )
-    finally:
-        code = operator.stop()
-    assert code == 0, operator.text()
     writes = server.audit.writes(mark, user=f"system:serviceaccount:{namespace}:{NAME}")
     assert {write.namespace for write in writes} == {namespace}
     assert all(write.changed_something for write in writes), [str(write) for write in writes]

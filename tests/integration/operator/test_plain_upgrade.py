@@ -13,7 +13,7 @@ import yaml
 from e2e.cluster import home
 from e2e.cluster.clusters import LocalCluster
 from e2e.cluster.kubectl import Kubectl
-from tests.integration.operator.processes import OperatorProcess, Reports
+from tests.integration.operator.processes import Reports, leading
 from tests.integration.operator.test_process import USER, agent, bring_up, reports, wait_for
 
 __all__ = ["reports"]
@@ -87,12 +87,8 @@ def test_plain_manifests_upgrade_a_release_and_disturb_nothing_that_is_at_rest(
     server: LocalCluster, namespace: str, installed: Path, reports: Reports, tmp_path: Path
 ) -> None:
     kubectl = server.kubectl.in_namespace(namespace)
-    operator = OperatorProcess(server, installed, tmp_path, "older", reports)
-    try:
-        operator.wait_to_lead()
+    with leading(server, installed, tmp_path, "older", reports) as operator:
         bring_up(server, namespace, "rests")
-    finally:
-        assert operator.stop() == 0, operator.text()
     own = (("memorystore", "rests"), ("agentmemory", "rests-bot"))
     before = state(kubectl, *own)
     children = {
@@ -120,9 +116,7 @@ def test_plain_manifests_upgrade_a_release_and_disturb_nothing_that_is_at_rest(
     assert not image["containers"][0]["image"].endswith(":older")
 
     mark = server.audit.mark()
-    operator = OperatorProcess(server, installed, tmp_path, "newer", reports)
-    try:
-        operator.wait_to_lead()
+    with leading(server, installed, tmp_path, "newer", reports) as operator:
         # Once it has answered what is new, it has looked at everything that was there.
         bring_up(server, namespace, "comes")
         kubectl.apply(agent("new", "comes", **{DROPPED: True}))
@@ -138,6 +132,4 @@ def test_plain_manifests_upgrade_a_release_and_disturb_nothing_that_is_at_rest(
             assert kubectl.get(kind, name)["metadata"]["resourceVersion"] == version, f"{kind}/{name} was written"
         written = server.audit.writes(mark, user=USER, namespace=namespace)
         assert [str(write) for write in written if write.name.startswith("rests")] == []
-    finally:
-        assert operator.stop() == 0, operator.text()
     assert not any("forbidden" in str(line).lower() for line in operator.log()), operator.text()

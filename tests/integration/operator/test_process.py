@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.clusters import LocalCluster
-from tests.integration.operator.processes import OperatorProcess, Reports, serving_reports
+from tests.integration.operator.processes import OperatorProcess, Reports, leading, serving_reports
 
 USER = "system:serviceaccount:memplane-system:memplane-operator"
 EXTERNAL = {"type": "external", "external": {"connectionSecretRef": {"name": "db"}}}
@@ -41,13 +41,8 @@ def kubeconfig(server: LocalCluster) -> Path:
 def operator(
     server: LocalCluster, kubeconfig: Path, reports: Reports, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OperatorProcess]:
-    process = OperatorProcess(server, kubeconfig, tmp_path_factory.mktemp("operator"), "first", reports)
-    try:
-        process.wait_to_lead()
+    with leading(server, kubeconfig, tmp_path_factory.mktemp("operator"), "first", reports) as process:
         yield process
-    finally:
-        code = process.stop()
-    assert code == 0, process.text()
     assert [line for line in process.log() if line.get("level") == "error"] == []
     assert not any("forbidden" in str(line).lower() for line in process.log()), process.text()
 

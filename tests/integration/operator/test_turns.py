@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster.clusters import LocalCluster
-from tests.integration.operator.processes import OperatorProcess, Reports
+from tests.integration.operator.processes import OperatorProcess, Reports, leading
 from tests.integration.operator.test_process import kubeconfig, reports, store, wait_for
 
 __all__ = ["kubeconfig", "reports"]
@@ -47,15 +47,11 @@ def test_stores_take_turns_when_a_new_release_changes_their_pods(
     server: LocalCluster, namespace: str, kubeconfig: Path, reports: Reports, tmp_path: Path
 ) -> None:
     kubectl = server.kubectl.in_namespace(namespace)
-    operator = OperatorProcess(server, kubeconfig, tmp_path, "now", reports)
-    try:
-        operator.wait_to_lead()
+    with leading(server, kubeconfig, tmp_path, "now", reports) as operator:
         kubectl.apply(*(store(name) for name in STORES))
         for name in STORES:
             wait_for(server, namespace, ("memorystore", name), ("Progressing", "False RolloutComplete"))
             wait_for(server, namespace, ("memorystore", name), ("Ready", "True Available"))
-    finally:
-        assert operator.stop() == 0, operator.text()
     changed = {"SERVICE_IMAGE": NEXT, "ROLLOUTS_AT_ONCE": "1"}
     operator = OperatorProcess(server, kubeconfig, tmp_path, "next", reports, **changed)
     try:
@@ -150,12 +146,8 @@ def test_stores_of_one_pod_each_take_turns_there_and_back_however_long_a_pod_tak
             wait_for(server, namespace, ("memorystore", name), ("Progressing", "False RolloutComplete"))
             wait_for(server, namespace, ("memorystore", name), ("Ready", "True Available"))
 
-    operator = OperatorProcess(server, kubeconfig, tmp_path, "now", reports, SERVICE_IMAGE=NOW)
-    try:
-        operator.wait_to_lead()
+    with leading(server, kubeconfig, tmp_path, "now", reports, SERVICE_IMAGE=NOW) as operator:
         rolled_out()
-    finally:
-        assert operator.stop() == 0, operator.text()
     for image in (NEXT, NOW):
         changed = {"SERVICE_IMAGE": image, "ROLLOUTS_AT_ONCE": "1"}
         operator = OperatorProcess(server, kubeconfig, tmp_path, image.rpartition(":")[2], reports, **changed)
