@@ -17,10 +17,11 @@ from typing import Any
 import aiohttp
 import kopf
 
-from memory_operator.cluster.cache import Cache, ReconcileKey
+from memory_operator.cluster.cache import Cache
 from memory_operator.cluster.client import KubernetesCluster, api_client
 from memory_operator.cluster.election import Election, LeadershipLost
 from memory_operator.cluster.health import AddressResolver, HttpHealthReader, host_port
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.cluster.probing import HttpModelProber
 from memory_operator.cluster.watching import KubernetesWatcher
 from memory_operator.crd.base import ObjectKey

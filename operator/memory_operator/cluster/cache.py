@@ -11,51 +11,21 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.children import Child, child_of
+from memory_operator.cluster.keys import TOKEN_REVIEW, ReconcileKey, key_of, version
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd import conditions
 from memory_operator.crd.agent_memory import MemoryType
 from memory_operator.crd.base import JsonObject, ObjectKey
 from memory_operator.crd.conditions import ConditionType
-from memory_operator.desired.ownership import is_ours, live_digest
-from memory_operator.desired.plan import ChildKey, Observed
-from memory_operator.desired.volume import ExistingClaim
-from memory_operator.status.snapshot import ClaimState, DeploymentState
+from memory_operator.desired.plan import ChildKey
 
 _CONDITIONS: Final = 4096
 """How many different conditions are kept for all objects; what is said more seldom is kept with each of them."""
-
-
-class ReconcileKey(NamedTuple):
-    """What the queue holds: one object of ours, or the one ClusterRoleBinding (an empty name)."""
-
-    kind: str
-    object: ObjectKey
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """What is kept of a child."""
-
-    kind: str
-    key: ObjectKey
-    uid: str
-    version: int
-    observed: Observed
-    owner: ReconcileKey | None
-    deployment: DeploymentState | None = None
-    claim: ClaimState | None = None
-    rows: tuple[str, ...] = ()
-    """The keys of a bindings ConfigMap."""
-    started_endpoint: str | None = None
-    """On an agent's Deployment."""
-    template: str | None = None
-    """On a store's Deployment: the digest of its pod template."""
-    store_generation: str | None = None
-    """On a store's Deployment: the generation of the store that it was applied for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,119 +45,6 @@ class _Namespace:
     uid: str
     version: int
     labels: Mapping[str, str]
-
-
-def version(body: Mapping[str, Any]) -> int:
-    """Return an object's resourceVersion; the API server's are comparable numbers."""
-    return int(body["metadata"]["resourceVersion"])
-
-
-def key_of(body: Mapping[str, Any]) -> ObjectKey:
-    """Return an object's namespace and name."""
-    return _key(body["metadata"].get("namespace", ""), body["metadata"]["name"])
-
-
-def _key(namespace: str, name: str) -> ObjectKey:
-    return ObjectKey(sys.intern(namespace), sys.intern(name))
-
-
-def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
-    """Return the object of ours to which a child belongs, and the UID of its controller."""
-    meta = body["metadata"]
-    namespace = meta.get("namespace", "")
-    controller_uid = None
-    for reference in meta.get("ownerReferences") or ():
-        if reference.get("controller"):
-            controller_uid = sys.intern(reference["uid"])
-            if reference["apiVersion"] == names.API_VERSION:
-                return ReconcileKey(sys.intern(reference["kind"]), _key(namespace, reference["name"])), controller_uid
-    labels = meta.get("labels") or {}
-    for label, kind in ((names.STORE_LABEL, names.MEMORY_STORE), (names.AGENT_LABEL, names.AGENT_MEMORY)):
-        if label in labels:
-            return ReconcileKey(kind, _key(namespace, labels[label])), controller_uid
-    return None, controller_uid
-
-
-_ROLLING = frozenset({"NewReplicaSetCreated", "FoundNewReplicaSet", "ReplicaSetUpdated"})
-"""What the Deployment controller says of a roll-out that has neither ended nor missed its deadline. Where the old pod
-ends first it says so late, and of a way back to an earlier template perhaps never: see `is_unfinished`."""
-_REVISION: Final = "deployment.kubernetes.io/revision"
-"""The Deployment controller's number of a template: "1" until there was a second one."""
-
-
-def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
-    """Return how far a Deployment is."""
-    status = body.get("status") or {}
-    by_type = conditions.by_type(status)
-    progressing, available = by_type.get("Progressing", {}), by_type.get("Available", {})
-    has_missed = progressing.get("reason") == "ProgressDeadlineExceeded"
-    since = (
-        available.get("lastTransitionTime") if available.get("status") == "False" else progressing.get("lastUpdateTime")
-    )
-    generation, observed_generation = body["metadata"].get("generation", 0), status.get("observedGeneration", 0)
-    is_first = (body["metadata"].get("annotations") or {}).get(_REVISION) == "1"
-    is_told = progressing.get("reason") in _ROLLING and not is_first
-    return DeploymentState(
-        generation=generation,
-        observed_generation=observed_generation,
-        wanted=(body.get("spec") or {}).get("replicas", 1),
-        replicas=status.get("replicas", 0),
-        ready=status.get("readyReplicas", 0),
-        updated=status.get("updatedReplicas", 0),
-        available=status.get("availableReplicas", 0),
-        has_missed_deadline=has_missed,
-        message=progressing.get("message", "") if has_missed else "",
-        stuck_since=conditions.parse_timestamp(since) if since else None,
-        is_rolling=0 < observed_generation < generation or (observed_generation > 0 and is_told),
-    )
-
-
-def claim_state(body: Mapping[str, Any]) -> ClaimState:
-    """Return how a claim is."""
-    spec, status = body.get("spec") or {}, body.get("status") or {}
-    resize = next(
-        (
-            item.get("message") or item["type"]
-            for item in status.get("conditions") or ()
-            if item["type"] in ("Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError")
-            and item.get("status") == "True"
-        ),
-        "",
-    )
-    return ClaimState(
-        phase=status.get("phase", "Pending"),
-        requested=((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"),
-        capacity=(status.get("capacity") or {}).get("storage", ""),
-        storage_class_name=spec.get("storageClassName") if is_ours(body, "spec", "storageClassName") else None,
-        access_modes=tuple(spec.get("accessModes") or ()),
-        resize_message=resize,
-    )
-
-
-def existing_claim(state: ClaimState) -> ExistingClaim:
-    """Return what is fixed in a claim."""
-    return ExistingClaim(state.requested, state.storage_class_name, state.access_modes)
-
-
-def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
-    """Return what is kept of a child."""
-    owner, controller_uid = _owner(body)
-    is_bindings = kind == kinds.CONFIG_MAP and names.bindings_prefix("") in body["metadata"]["name"]
-    annotations = body["metadata"].get("annotations") or {}
-    return Child(
-        kind=kind.name,
-        key=key_of(body),
-        uid=body["metadata"]["uid"],
-        version=version(body),
-        observed=Observed(live_digest(body), controller_uid),
-        owner=owner,
-        deployment=deployment_state(body) if kind == kinds.DEPLOYMENT else None,
-        claim=claim_state(body) if kind == kinds.CLAIM else None,
-        rows=tuple(map(sys.intern, body.get("data") or ())) if is_bindings else (),
-        started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
-        template=annotations.get(names.TEMPLATE_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
-        store_generation=annotations.get(names.GENERATION_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
-    )
 
 
 def _shared(value: Any) -> Any:
@@ -539,10 +396,6 @@ class Cache:
         if child.kind == kinds.CLUSTER_ROLE_BINDING.name:
             return {TOKEN_REVIEW}
         return {child.owner} if child.owner is not None else set()
-
-
-TOKEN_REVIEW = ReconcileKey(kinds.CLUSTER_ROLE_BINDING.name, ObjectKey("", ""))
-"""The one ClusterRoleBinding."""
 
 
 def _relevant(kind: Kind, body: JsonObject) -> object:

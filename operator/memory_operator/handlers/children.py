@@ -7,7 +7,7 @@ import logging
 import random
 
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import version
+from memory_operator.cluster.keys import version
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import Expired, Watcher
 from memory_operator.errors import MemoryOperatorError

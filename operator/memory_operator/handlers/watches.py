@@ -9,8 +9,8 @@ import kopf
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import key_of
 from memory_operator.cluster.client import PAGE_SIZE
+from memory_operator.cluster.keys import key_of
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import SERVER_SECONDS
 from memory_operator.crd.base import JsonObject

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import ReconcileKey
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd import agent_memory, conditions
 from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.base import ObjectKey, identity

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from memory_operator.cluster.cache import TOKEN_REVIEW, Cache, ReconcileKey
+from memory_operator.cluster.cache import Cache
 from memory_operator.cluster.client import Cluster
 from memory_operator.cluster.health import HealthTarget
+from memory_operator.cluster.keys import TOKEN_REVIEW, ReconcileKey
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.memory_store import MemoryStoreSpec

@@ -8,7 +8,7 @@ import time
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import TOKEN_REVIEW, ReconcileKey, key_of
+from memory_operator.cluster.keys import TOKEN_REVIEW, ReconcileKey, key_of
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import MemoryOperatorError, Refused, TryLater

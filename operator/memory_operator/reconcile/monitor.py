@@ -15,8 +15,8 @@ from datetime import datetime
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import ReconcileKey
 from memory_operator.cluster.health import AddressResolver, HealthReader, HealthTarget, HealthUnavailable
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.cluster.probing import ModelProber
 from memory_operator.crd import conditions, model_api
 from memory_operator.crd.base import ObjectKey

@@ -6,7 +6,7 @@ import logging
 from datetime import datetime
 
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import ReconcileKey
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.errors import Refused
 from memory_operator.reconcile.context import Context
 from memory_operator.status.pods import trouble

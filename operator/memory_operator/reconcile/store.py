@@ -8,8 +8,9 @@ from datetime import timedelta
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import Child, ReconcileKey, existing_claim
+from memory_operator.cluster.children import Child, existing_claim
 from memory_operator.cluster.health import HealthTarget
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd import agent_memory, conditions, memory_store, model_api
 from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.base import JsonObject, ObjectKey, identity

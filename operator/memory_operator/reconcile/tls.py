@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import ReconcileKey
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.memory_store import MemoryStore, MemoryStoreSpec
 from memory_operator.reconcile.context import Context

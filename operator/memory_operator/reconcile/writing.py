@@ -10,7 +10,7 @@ from typing import Any
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import ReconcileKey
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey
 from memory_operator.crd.conditions import Reason
 from memory_operator.desired.metadata import Manifest

@@ -253,7 +253,7 @@ async def test_a_poisoned_object_does_not_stop_the_others(monkeypatch: pytest.Mo
 
 
 def _key(name: str) -> Any:
-    from memory_operator.cluster.cache import ReconcileKey
+    from memory_operator.cluster.keys import ReconcileKey
 
     return ReconcileKey("MemoryStore", ObjectKey("a", name))
 

@@ -142,7 +142,7 @@ async def test_nothing_is_written_when_nothing_changed(world: World) -> None:
 
 
 def kinds_key(kind: str, key: ObjectKey) -> Any:
-    from memory_operator.cluster.cache import ReconcileKey
+    from memory_operator.cluster.keys import ReconcileKey
 
     return ReconcileKey(kind, key)
 

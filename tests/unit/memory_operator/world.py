@@ -9,7 +9,8 @@ from typing import Any
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.cache import Cache, ReconcileKey
+from memory_operator.cluster.cache import Cache
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd import conditions
 from memory_operator.crd.base import ObjectKey
