@@ -429,4 +429,7 @@ class Storage(Protocol):
         """Name schemas in this database that are another store's of the same name."""
 
     async def close(self) -> None:
-        """Close connections and give the folder's lock back."""
+        """Finish what runs, close connections and give the folder's lock back; repeating it does nothing.
+
+        Everything after it, `migrate` too, raises StorageUnavailable, and `health` says that nothing is open.
+        """

@@ -20,7 +20,7 @@ from psycopg import sql
 from memory_service.contract.config import StorageConfig
 from memory_service.contract.health import Part, PartHealth, Reason
 from memory_service.contract.sessions import Diagnostics
-from memory_service.errors import Conflict, MemoryServiceError, Misconfigured
+from memory_service.errors import Conflict, MemoryServiceError, Misconfigured, StorageUnavailable
 from memory_service.ports.models import Clock
 from memory_service.ports.records import PurgeStep
 from memory_service.ports.storage import Transaction
@@ -73,8 +73,10 @@ class ExternalStorage:
     async def migrate(self) -> None:
         """Bring the schema up to date and open the store; safe to repeat, as when the DSN comes late."""
         async with self._opening:
-            if self._meta:
+            if self._is_open:
                 return
+            if self._stopping.is_set():
+                raise self._not_open()
             self._move_to(Reason.MIGRATING)
             try:
                 await self._migrate_beside_traffic()
@@ -107,7 +109,7 @@ class ExternalStorage:
     async def health(self) -> Mapping[str, PartHealth]:
         """Return the parts `storage` and `schema`, from a real query with a timeout; never raises."""
         state, message = self._state, "" if self._refusal is None else self._refusal.detail
-        if self._meta:
+        if self._is_open:
             try:
                 await asyncio.wait_for(self.read(lambda tx: tx.owners.principal_name("")), _HEALTH_SECONDS)
                 self._move_to(Reason.OK)
@@ -120,7 +122,7 @@ class ExternalStorage:
         bad = PartHealth(ok=False, reason=state, message=message, since=self._since)
         return {
             Part.STORAGE: good if state is Reason.OK or wrong_schema else bad,
-            Part.SCHEMA: good if self._meta else bad,
+            Part.SCHEMA: good if self._is_open else bad,
         }
 
     async def purge(self) -> PurgeStep:
@@ -169,6 +171,11 @@ class ExternalStorage:
                 await asyncio.to_thread(executor.shutdown)
             self._connections.close()
             self.searches.close()
+            self._move_to(Reason.STARTING)
+
+    @property
+    def _is_open(self) -> bool:
+        return bool(self._meta) and not self._stopping.is_set()
 
     def _prepare(self, connection: Connection) -> None:
         if self._meta:
@@ -206,11 +213,14 @@ class ExternalStorage:
             self._since = self._clock.now()
 
     def _require_open(self) -> None:
-        if self._meta:
+        if self._is_open:
             return
         if self._refusal is not None:
             raise self._refusal
-        raise errors.unavailable(f"the schema {self.schema!r} is not open", reason=self._state)
+        raise self._not_open()
+
+    def _not_open(self) -> StorageUnavailable:
+        return errors.unavailable(f"the schema {self.schema!r} is not open", reason=self._state)
 
     def _link(self, connection: Connection) -> PostgresLink:
         return PostgresLink(

@@ -86,6 +86,7 @@ class LocalStorage:
         self._state = Reason.STARTING
         self._opening = asyncio.Lock()
         self._erases = False
+        self._is_closed = False
 
     @property
     def path(self) -> Path:
@@ -97,6 +98,8 @@ class LocalStorage:
         async with self._opening:
             if self._writer is not None:
                 return
+            if self._is_closed:
+                raise self._not_open()
             try:
                 await asyncio.to_thread(self._lock.take, lambda: self._move_to(Reason.WAITING_FOR_LOCK))
                 self._move_to(Reason.MIGRATING)
@@ -191,6 +194,7 @@ class LocalStorage:
     async def close(self) -> None:
         """Finish what is queued, close connections and give the folder's lock back."""
         async with self._opening:
+            self._is_closed = True
             writer, self._writer = self._writer, None
             readers, self._readers = self._readers, None
             if writer is not None:
@@ -244,7 +248,10 @@ class LocalStorage:
         if self._refusal is not None:
             raise self._refusal
         if self._writer is None:
-            raise errors.unavailable(f"the data folder {str(self.folder)!r} is not open", reason=self._state)
+            raise self._not_open()
+
+    def _not_open(self) -> StorageUnavailable:
+        return errors.unavailable(f"the data folder {str(self.folder)!r} is not open", reason=self._state)
 
     def _read(self, work: Callable[[Transaction], T]) -> T:
         connection = self._idle.get()

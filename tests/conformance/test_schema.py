@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,27 @@ async def test_opening_again_changes_nothing(store: Store) -> None:
     await store.storage.migrate()
     after = await store.storage.diagnostics()
     assert (after.schema_version, after.counts) == (before.schema_version, before.counts)
+
+
+async def test_a_closed_store_says_that_it_is_not_open(store: Store) -> None:
+    await store.close()
+    storage = store.storage
+    uses: list[Callable[[], Awaitable[object]]] = [
+        storage.migrate,
+        storage.purge,
+        storage.rebuild_index,
+        storage.diagnostics,
+        lambda: storage.read(lambda tx: tx.owners.principal_name("")),
+        lambda: storage.transact(lambda tx: tx.owners.principal_name("")),
+        lambda: storage.transact(lambda tx: tx.owners.principal_name(""), urgent=True),
+    ]
+    for use in uses:
+        with pytest.raises(StorageUnavailable, match="is not open") as refused:
+            await use()
+        assert refused.value.reason == Reason.STARTING
+    health = await storage.health()
+    assert {health[part].reason for part in (Part.STORAGE, Part.SCHEMA)} == {Reason.STARTING}
+    await storage.close()
 
 
 @pytest.mark.parametrize(("model", "dimension"), [("other", DIMENSION), (MODEL, DIMENSION + 1)])
