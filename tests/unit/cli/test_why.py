@@ -818,6 +818,25 @@ def test_no_damage_to_a_workload_ends_in_anything_but_containers_or_a_sentence(k
     assert all(isinstance(name, str) for name in found)
 
 
+@pytest.mark.parametrize("odd", [None, True, 1.5, "x", [], {}], ids=repr)
+def test_one_odd_value_at_any_place_of_a_file_is_an_answer_or_a_sentence(odd: Any) -> None:
+    """Damage that is drawn seldom meets the one place that matters; there are few enough to visit them all."""
+    for place in places(everything()):
+        document = everything()
+        put(document, place, odd)
+        result = run("-f", "-", input=json.dumps(document))
+        assert result.exception is None or isinstance(result.exception, SystemExit), (place, result.exc_info)
+        assert result.exit_code in (0, 1, 2)
+
+
+def test_a_field_of_a_pod_that_has_another_shape_is_named_with_what_it_should_be() -> None:
+    document = everything()
+    put(document["items"][-1], ("status", "containerStatuses", 0, "restartCount"), "3")
+    result = run("-f", "-", input=json.dumps(document))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "status.containerStatuses[0].restartCount is '3', and should be a whole number" in result.stderr
+
+
 def test_explaining_loads_neither_the_client_nor_a_server() -> None:
     heavy = ("httpx", "pydantic", "fastapi", "kubernetes", "chromadb", "memory_service.client", "memory_operator")
     code = (
