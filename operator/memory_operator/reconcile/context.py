@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeAlias
 
 from memory_operator.cluster.cache import Cache
 from memory_operator.cluster.client import Cluster
@@ -37,6 +38,10 @@ class Wanted:
     """The digest of its pod template; None while no Deployment is wanted."""
 
 
+Source: TypeAlias = tuple[ObjectKey, str]
+"""A ConfigMap and a key in it."""
+
+
 @dataclass
 class Context:
     """Caches, writers and clocks. What is remembered here is found again by a new process."""
@@ -57,8 +62,8 @@ class Context:
     """By MemoryStore: its UID and generation, and its spec, read."""
     wanted: dict[ObjectKey, Wanted] = field(default_factory=dict)
     """By MemoryStore: what its objects were last made of, and what came of it."""
-    authorities: dict[ObjectKey, tuple[float, str | None]] = field(default_factory=dict)
-    """By ConfigMap: when it was read, and the CA in it."""
+    authorities: dict[Source, tuple[float, str | None]] = field(default_factory=dict)
+    """By ConfigMap and key in it: when it was read, and the CA that it held."""
     strangers: Strangers = field(default_factory=Strangers)
     rollouts: Rollouts = field(default_factory=Rollouts)
     rows: dict[ObjectKey, tuple[object, str, str]] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from memory_operator.reconcile.access import is_allowed, is_holder
 from memory_operator.reconcile.context import Context, Wanted
 from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.rollouts import UnderWay
-from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority
+from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority, known_authority
 from memory_operator.reconcile.writing import sync_children, write_status
 from memory_operator.status.snapshot import ApplyProblem, ModelState, StoreSnapshot
 from memory_operator.status.store import refused_status, store_status
@@ -79,17 +79,10 @@ def health_target(context: Context, key: ObjectKey) -> HealthTarget | None:
     if store is None:
         return None
     host = names.service_host(key.namespace, key.name, context.settings.cluster_domain)
-    authority_ = context.authorities.get(_authority_key(store)) if store.spec.tls else None
-    ca = store.spec.tls.ca_bundle if store.spec.tls else None
-    target = HealthTarget(key, store.scheme, host, ca or (authority_[1] if authority_ else None))
+    target = HealthTarget(key, store.scheme, host, known_authority(context, store))
     if store.spec.tls is None:
         context.targets[key] = (basis, target)
     return target
-
-
-def _authority_key(store: MemoryStore) -> ObjectKey:
-    reference = store.spec.tls.ca_config_map_ref if store.spec.tls else None
-    return ObjectKey(store.id.namespace, reference.name if reference else "")
 
 
 def _models(context: Context, store: MemoryStore) -> tuple[dict[str, ModelApi], tuple[ModelState, ...]]:

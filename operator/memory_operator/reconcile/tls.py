@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.memory_store import MemoryStore, MemoryStoreSpec
-from memory_operator.reconcile.context import Context
+from memory_operator.reconcile.context import Context, Source
 
 AUTHORITY_SECONDS = 60.0
 """How often a ConfigMap that is not ours, and so not watched, is read again."""
 
 
-def _named(store: MemoryStoreSpec, namespace: str) -> ObjectKey | None:
-    reference = store.tls.ca_config_map_ref if store.tls else None
-    return ObjectKey(namespace, reference.name) if reference else None
+def _source(spec: MemoryStoreSpec, namespace: str) -> Source | None:
+    """Return where a store's CA is read; None where the spec holds it itself, or there is no TLS."""
+    reference = spec.tls.ca_config_map_ref if spec.tls else None
+    return (ObjectKey(namespace, reference.name), reference.key) if reference else None
+
+
+def _named(context: Context) -> Iterator[tuple[Source, ObjectKey]]:
+    """Yield each CA that a store names, with the store."""
+    for store, (_, spec) in context.specs.items():
+        source = _source(spec, store.namespace)
+        if source is not None:
+            yield source, store
 
 
 def forget_unnamed(context: Context) -> None:
     """Forget the CAs that no store names any more."""
-    named = {_named(spec, key.namespace) for key, (_, spec) in context.specs.items()}
-    for key in context.authorities.keys() - named:
-        del context.authorities[key]
+    for source in context.authorities.keys() - {source for source, _ in _named(context)}:
+        del context.authorities[source]
+
+
+def known_authority(context: Context, store: MemoryStore) -> str | None:
+    """Return the CA of a store as it was last read; None without TLS or when none was."""
+    source = _source(store.spec, store.id.namespace)
+    if source is None:
+        return store.spec.tls.ca_bundle if store.spec.tls else None
+    _, text = context.authorities.get(source, (0.0, None))
+    return text
 
 
 async def authority(context: Context, store: MemoryStore) -> str | None:
-    """Return the CA that a store's certificate is checked against; None without TLS or when it cannot be found."""
-    if store.spec.tls is None:
-        return None
-    if store.spec.tls.ca_bundle is not None:
-        return store.spec.tls.ca_bundle
-    reference = store.spec.tls.ca_config_map_ref
-    assert reference is not None, "one of the two is there in a valid spec"
-    key = ObjectKey(store.id.namespace, reference.name)
+    """Return the CA that a store's certificate is checked against; None without TLS or when it cannot be found.
+
+    A change of it is told to the agents of every store that names it.
+    """
+    source = _source(store.spec, store.id.namespace)
+    if source is None:
+        return known_authority(context, store)
     now = context.now().timestamp()
-    known = context.authorities.get(key)
+    known = context.authorities.get(source)
     if known is not None and now - known[0] < AUTHORITY_SECONDS - 1:
         return known[1]
-    live = await context.cluster.get(kinds.CONFIG_MAP, key.namespace, key.name)
-    text = ((live or {}).get("data") or {}).get(reference.key)
-    context.authorities[key] = (now, text)
+    config_map, key = source
+    live = await context.cluster.get(kinds.CONFIG_MAP, config_map.namespace, config_map.name)
+    text = ((live or {}).get("data") or {}).get(key)
+    context.authorities[source] = (now, text)
     if known is None or known[1] != text:
-        agents = context.cache.agents_of(store.key)
+        stores = [named_by for named, named_by in _named(context) if named == source]
+        agents = itertools.chain.from_iterable(map(context.cache.agents_of, stores))
         context.enqueue(ReconcileKey(names.AGENT_MEMORY, agent) for agent in agents)
     return text

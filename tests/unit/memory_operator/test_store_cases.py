@@ -429,6 +429,25 @@ async def test_a_ca_in_a_config_map_reaches_the_agents_and_its_change_too(world:
     assert world.of_agent(agent, "MemoryDegraded") == ("True", "CANotFound")
 
 
+async def test_stores_that_share_a_config_map_of_cas_each_have_their_own_and_hear_of_its_change(world: World) -> None:
+    authority = {"metadata": {"name": "ca", "namespace": "a"}, "data": {"ca.crt": "ONE", "other.crt": "OTHER"}}
+    world.cluster.make(kinds.CONFIG_MAP, authority)
+    keys = {"notes": "ca.crt", "twin": "ca.crt", "apart": "other.crt"}
+    for store, key in keys.items():
+        await world.ready_store(store, tls={"secretRef": {"name": "tls"}, "caConfigMapRef": {"name": "ca", "key": key}})
+        world.agent(f"of-{store}", memoryStore=store)
+    await world.settle()
+
+    def cas() -> list[str]:
+        return [world.get(kinds.CONFIG_MAP, f"of-{store}-memory")["data"]["ca.crt"] for store in keys]
+
+    assert cas() == ["ONE", "ONE", "OTHER"]
+    changed = {"ca.crt": "TWO", "other.crt": "ANOTHER"}
+    world.cluster.edit(kinds.CONFIG_MAP, ObjectKey("a", "ca"), lambda live: live.update(data=changed))
+    await world.settle(70)
+    assert cas() == ["TWO", "TWO", "ANOTHER"]
+
+
 async def test_no_finalizer_and_no_annotation_is_left_on_our_objects(world: World) -> None:
     await world.ready_store()
     world.agent()
