@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from examples.model_server import DIMENSION
-from tests.fakes.model_server import ModelServer
+from tests.fakes.model_server import CHAT, EMBEDDINGS, ModelServer
 from tests.fakes.postgres import fresh_database
 from tests.integration.service.processes import LIMIT_SECONDS, memplane
 
@@ -82,78 +83,42 @@ def _until_done(client: httpx.Client, url: str) -> None:
     raise AssertionError("the job was not done")
 
 
-_ALONE = """
-import json, os, signal, socket, subprocess, sys, urllib.request
-assert subprocess.run(["ip", "link", "set", "lo", "up"]).returncode == 0
-probe = socket.socket()
-probe.settimeout(1)
-try:
-    probe.connect(("192.0.2.1", 80))
-    raise SystemExit("the network is there")
-except OSError:
-    pass
-for folder in ("/", "/home", "/root", "/tmp", "/var"):
-    subprocess.run(["mount", "--bind", "-o", "ro", folder, folder], stderr=subprocess.DEVNULL)
-    subprocess.run(["mount", "-o", "remount,bind,ro", folder], stderr=subprocess.DEVNULL)
-data = sys.argv[1]
-subprocess.run(["mount", "-t", "tmpfs", "tmpfs", data], check=True)
-try:
-    open("/memplane-probe", "w")
-    raise SystemExit("the root is writable")
-except OSError:
-    pass
-served = subprocess.Popen(
-    [sys.executable, "-B", "-m", "memory_service.cli", "serve", "--data-dir", data + "/store", "--port", "0"],
-    stderr=subprocess.PIPE, text=True,
-)
-said = []
-while not said or said[-1] and not said[-1].startswith("listening on "):
-    said.append(served.stderr.readline().strip())
-assert said[-1], said
-url = said.pop().removeprefix("listening on ")
-
-def ask(path, body):
-    request = urllib.request.Request(url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
-
-ask("/v1/write", {"session_id": "s1", "turns": [{"role": "user", "content": "My dog is called Rex"}]})
-ask("/v1/facts", {"text": "Anna lives in Oslo"})
-found = ask("/v1/recall", {"query": "in which city is her home"})
-served.send_signal(signal.SIGTERM)
-code = served.wait(60)
-rest = [line for line in said + served.stderr.read().splitlines() if not line.startswith('{"time": ')]
-files = [os.path.relpath(os.path.join(folder, name), data) for folder, _, names in os.walk(data) for name in names]
-print(json.dumps({"texts": [item["text"] for item in found["long_term"]["items"]], "code": code, "rest": rest,
-                  "files": files, "degraded": [part["part"] for part in found["degraded"]]}))
-"""
-
-
-def test_it_serves_with_no_network_and_a_read_only_disk_and_writes_to_its_folder_alone(
-    repository: Path, tmp_path: Path
-) -> None:
+def _alone(kind: str, repository: Path, folder: Path) -> dict[str, Any]:
+    """Return what came of a service that is alone with what it is configured with."""
     own_user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    data = tmp_path / "data"
-    data.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MEMPLANE_", "MEM0_"))}
     environment.pop("ANONYMIZED_TELEMETRY", None)
     environment.pop("HF_HUB_OFFLINE", None)
+    program = [sys.executable, "-B", "-m", "tests.integration.service.alone", kind, str(folder)]
     done = subprocess.run(
-        ["unshare", *own_user, "--net", "--mount", sys.executable, "-B", "-c", _ALONE, str(data)],
+        ["unshare", *own_user, "--net", "--mount", *program],
         check=False,
         capture_output=True,
         text=True,
         cwd=repository,
         env=environment,
-        timeout=2 * LIMIT_SECONDS,
+        timeout=3 * LIMIT_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    seen = json.loads(done.stdout)
+    seen: dict[str, Any] = json.loads(done.stdout)
+    assert (seen["code"], seen["rest"], seen["tries"]) == (0, [], 0)
+    return seen
+
+
+def test_it_serves_with_no_network_and_a_read_only_disk_and_writes_to_its_folder_alone(
+    repository: Path, tmp_path: Path
+) -> None:
+    seen = _alone("local", repository, tmp_path)
     assert "Anna lives in Oslo" in seen["texts"]
     assert "embedding" not in seen["degraded"]
-    assert (seen["code"], seen["rest"]) == (0, [])
     assert {Path(name).parts[0] for name in seen["files"]} == {"store"}
     assert not [name for name in seen["files"] if "telemetry" in name.lower() or "mem0" in name.lower()]
+
+
+def test_with_postgres_and_models_it_calls_those_and_looks_for_nothing_else(repository: Path, tmp_path: Path) -> None:
+    seen = _alone("external", repository, tmp_path)
+    assert seen["asked"] == [CHAT, EMBEDDINGS]
+    assert seen["degraded"] == []
 
 
 def test_no_library_writes_into_the_home_of_who_runs_it_or_looks_for_its_maker(tmp_path: Path) -> None:
