@@ -14,6 +14,7 @@ from memory_service import __version__
 from memory_service.api.gate import Gate
 from memory_service.api.problems import STATUS, problem, problem_of, problem_of_http, problem_of_validation
 from memory_service.api.routes import admin, health, memory, sessions
+from memory_service.api.turn_verbs import TurnVerbs
 from memory_service.bootstrap import Runtime
 from memory_service.contract.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemKind
 from memory_service.errors import MemoryServiceError
@@ -22,9 +23,11 @@ from memory_service.identity.build import http_rules
 
 def create_app(runtime: Runtime) -> ASGIApp:
     """Return the whole ASGI application of a runtime that somebody else enters and leaves."""
-    api = create_api(runtime)
     return Gate(
-        api, rules=http_rules(runtime.config), max_in_flight=runtime.config.server.max_in_flight, meter=runtime.meter
+        TurnVerbs(create_api(runtime), runtime),
+        rules=http_rules(runtime.config),
+        max_in_flight=runtime.config.server.max_in_flight,
+        meter=runtime.meter,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel
+from starlette.datastructures import Headers
 
 from memory_service.bootstrap import Runtime
 from memory_service.contract.ids import IDEMPOTENCY_KEY_PATTERN
@@ -54,10 +55,19 @@ class Call:
         return RequestKey(route, self.idempotency_key, hashlib.sha256(text.encode()).hexdigest())
 
 
+async def verified(
+    runtime: Runtime, headers: Headers, roles: Collection[CallerKind], idempotency_key: str | None = None
+) -> Call:
+    """Return the call of whoever sent these headers.
+
+    Raises:
+        Unauthenticated, Forbidden: nobody who may call.
+    """
+    return Call(runtime, await runtime.authenticator.authenticate(headers.items(), roles), idempotency_key)
+
+
 async def _call(request: Request, roles: Collection[CallerKind], idempotency_key: str | None = None) -> Call:
-    runtime: Runtime = request.app.state.runtime
-    caller = await runtime.authenticator.authenticate(request.headers.items(), roles)
-    return Call(runtime, caller, idempotency_key)
+    return await verified(request.app.state.runtime, request.headers, roles, idempotency_key)
 
 
 async def agent_call(request: Request) -> Call:

@@ -11,11 +11,20 @@ from fastapi.routing import APIRoute
 from pydantic_core import from_json
 
 
+def parsed(body: bytes) -> Any:
+    """Return what a JSON body says.
+
+    Raises:
+        ValueError: it is not JSON, or too deeply nested.
+    """
+    return from_json(body, allow_inf_nan=False, cache_strings="none")
+
+
 class _JsonRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         try:
-            return from_json(body, allow_inf_nan=False, cache_strings="none")
+            return parsed(body)
         except ValueError as error:
             raise json.JSONDecodeError(str(error), "", 0) from error
 

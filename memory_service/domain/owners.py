@@ -6,12 +6,12 @@ An Owner is a value; storage gives each a number. Nothing else in the program na
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memory_service.contract.scopes import Scope
 
 
-@dataclass(frozen=True, order=True)
-class Owner:
+class Owner(NamedTuple):
     """One owner key. Unused parts are empty strings.
 
     private   agent + principal hash (or empty)           the fence between the users of one agent

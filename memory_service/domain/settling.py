@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from memory_service.domain.lexical import terms
 from memory_service.domain.ranking import Ranked
 from memory_service.domain.weights import DEFAULT_WEIGHTS, Weights
 
 
-class Detail(NamedTuple):
-    """What a fetched row adds to its ranking: the stems of its text alone, and how much a fact was said to matter."""
+class Detail:
+    """What a fetched row adds to its ranking: its text, and how much a fact was said to matter (0 to 1)."""
 
-    terms: frozenset[str]
-    importance: float | None = None
-    asks: bool = False
-    """Whether the text is a question."""
+    __slots__ = ("_stems", "importance", "text")
 
-    @classmethod
-    def of(cls, text: str, importance: float | None = None) -> Detail:
-        """Return the details of a stored text."""
-        return cls(frozenset(terms(text)), importance, asks=text.rstrip().endswith(("?", "？")))
+    def __init__(self, text: str, importance: float | None = None) -> None:
+        self.text = text
+        self.importance = importance
+        self._stems: frozenset[str] | None = None
+
+    @property
+    def stems(self) -> frozenset[str]:
+        """The stems of the text alone, found when they are first asked for: most rows are compared with none."""
+        if self._stems is None:
+            self._stems = frozenset(terms(self.text))
+        return self._stems
+
+    @property
+    def asks(self) -> bool:
+        """Whether the text is a question."""
+        return self.text.rstrip().endswith(("?", "？"))
 
 
 def settled(
@@ -41,20 +46,20 @@ def settled(
     item without one keeps its place.
     """
     asked = frozenset(query_terms)
-    weighed = [_weighed(item, details.get((item.tier, item.row_id)), asked, weights) for item in items]
-    weighed.sort(key=lambda item: (-round(item.rank, 9), item.row_id, item.tier == "episode"))
-    goes_first = _goes_first(weighed, [details.get((item.tier, item.row_id)) for item in weighed], weights)
+    known = [(item, details.get((item.tier, item.row_id))) for item in items]
+    weighed = [(_weighed(item, detail, asked, weights), detail) for item, detail in known]
+    weighed.sort(key=lambda entry: (-round(entry[0].rank, 9), entry[0].row_id, entry[0].tier == "episode"))
     order: list[Ranked] = []
-    placed: set[int] = set()
-    for at, item in enumerate(weighed):
-        if at in placed:
-            continue
-        newer = [other for other in goes_first.get(at, ()) if other not in placed]
-        for other in sorted(newer, key=lambda other: (-weighed[other].said_at, other)):
-            order.append(_with_part(weighed[other], "newer", item.rank - weighed[other].rank))
-            placed.add(other)
+    waiting = list(range(len(weighed)))
+    while waiting:
+        at, *waiting = waiting
+        item, detail = weighed[at]
+        newer = [other for other in waiting if _goes_before(*weighed[other], item, detail, weights)]
+        for other in sorted(newer, key=lambda other: (-weighed[other][0].said_at, other)):
+            order.append(_with_part(weighed[other][0], "newer", item.rank - weighed[other][0].rank))
         order.append(item)
-        placed.add(at)
+        if newer:
+            waiting = [other for other in waiting if other not in newer]
     return tuple(order)
 
 
@@ -64,7 +69,7 @@ def _weighed(item: Ranked, detail: Detail | None, asked: frozenset[str], weights
     if item.tier == "fact":
         importance = 0.5 if detail.importance is None else detail.importance
         return _with_part(item, "importance", weights.importance * (2 * importance - 1))
-    if detail.asks and detail.terms and detail.terms <= asked:
+    if detail.asks and detail.stems and detail.stems <= asked:
         return _with_part(item, "echo", -weights.echo)
     return item
 
@@ -76,30 +81,19 @@ def _with_part(item: Ranked, name: str, value: float) -> Ranked:
     return item._replace(parts=parts, rank=sum(parts.values()))
 
 
-def _goes_first(
-    items: Sequence[Ranked], details: Sequence[Detail | None], weights: Weights
-) -> Mapping[int, Sequence[int]]:
-    """Return, for each item that has any, the newer ones that say nearly the same and answer about as well."""
-    near = _near_equal(details, weights.near_equal)
-    tiers = np.array([item.tier == "fact" for item in items], np.bool_)
-    said_at = np.array([item.said_at for item in items])
-    ranks = np.array([item.rank for item in items])
-    near &= (tiers[:, None] == tiers) & (said_at > said_at[:, None]) & (ranks >= weights.near_rank * ranks[:, None])
-    found: dict[int, list[int]] = {}
-    for at, other in zip(*(numbers.tolist() for numbers in np.nonzero(near)), strict=True):
-        found.setdefault(at, []).append(other)
-    return found
+def _goes_before(other: Ranked, said: Detail | None, item: Ranked, detail: Detail | None, weights: Weights) -> bool:
+    """Whether a row further down is newer, answers about as well as `item` and says nearly the same."""
+    return (
+        other.said_at > item.said_at
+        and other.rank >= weights.near_rank * item.rank
+        and other.tier == item.tier
+        and said is not None
+        and detail is not None
+        and _near_equal(said.stems, detail.stems, weights.near_equal)
+    )
 
 
-def _near_equal(details: Sequence[Detail | None], least: float) -> NDArray[np.bool_]:
-    """Return which pairs share so many of their stems (Dice coefficient) that they speak of the same thing."""
-    index: dict[str, int] = {}
-    terms = [detail.terms if detail is not None else frozenset[str]() for detail in details]
-    columns = [index.setdefault(term, len(index)) for some in terms for term in some]
-    holds = np.zeros((len(details), max(len(index), 1)), np.float32)
-    holds[np.repeat(np.arange(len(details)), [len(some) for some in terms]), columns] = 1
-    shared = holds @ holds.T
-    sizes = holds.sum(axis=1)
-    total = sizes[:, None] + sizes[None, :]
-    near: NDArray[np.bool_] = (shared > 0) & (2 * shared >= least * total)
-    return near
+def _near_equal(one: frozenset[str], other: frozenset[str], least: float) -> bool:
+    """Whether two texts share so many of their stems (Dice coefficient) that they speak of the same thing."""
+    shared = len(one & other)
+    return shared > 0 and 2 * shared >= least * (len(one) + len(other))

@@ -262,9 +262,9 @@ class _Rows:
         for entry in self.ranked:
             if entry.tier == "fact":
                 fact = self.facts[entry.row_id]
-                details[entry.tier, entry.row_id] = Detail.of(fact.text, fact.importance)
+                details[entry.tier, entry.row_id] = Detail(fact.text, fact.importance)
             else:
-                details[entry.tier, entry.row_id] = Detail.of(self.episodes[entry.row_id].turn.text)
+                details[entry.tier, entry.row_id] = Detail(self.episodes[entry.row_id].turn.text)
         return replace(self, ranked=settled(self.ranked, details, query_terms=query_terms))
 
     def recalled(self) -> list[Recalled]:

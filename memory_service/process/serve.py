@@ -109,6 +109,7 @@ def _settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uv
         access_log=False,
         server_header=False,
         date_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=max(1, int(config.server.grace_seconds)),
         h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
         ssl_certfile=tls.cert_file if tls else None,

@@ -314,7 +314,7 @@ def test_rows_beyond_the_top_are_named_as_such() -> None:
 def details(texts: Sequence[str], importance: Sequence[float | None] | None = None) -> dict[tuple[str, int], Detail]:
     values = importance or [None] * len(texts)
     return {
-        ("fact", number): Detail.of(text, value)
+        ("fact", number): Detail(text, value)
         for number, (text, value) in enumerate(zip(texts, values, strict=True), start=1)
     }
 
@@ -357,7 +357,7 @@ def test_the_same_question_asked_before_goes_behind_its_answer() -> None:
     some = pool(question, texts, tier="episode", sessions=[1, 2, 3, 4], cosines=[1.0, 0.7, 0.1, 0.0])
     ranking = rank([scoped(some)], top=4)
     assert order(ranking)[0] == 1
-    by_row = {("episode", number): Detail.of(text) for number, text in enumerate(texts, start=1)}
+    by_row = {("episode", number): Detail(text) for number, text in enumerate(texts, start=1)}
     items = settled(ranking.items, by_row, query_terms=query_terms(question))
     assert items[0].row_id == 2
     assert items[-1].parts["echo"] == -DEFAULT_WEIGHTS.echo
