@@ -77,7 +77,8 @@ SETTING_MEANINGS = {
     "identity.operatorAudience": "cluster: audience of the operator's token.",
     "identity.operator": "cluster: the operator's ServiceAccount.",
     "identity.admins": "cluster: ServiceAccounts that are admins.",
-    "identity.users.issuers": "cluster: issuers of users: `issuer`, `audiences`, `jwksUrl`, `jwksFile`, `claim`.",
+    "identity.users.issuers": "cluster: issuers of users: `issuer`, `audiences`, `jwksUrl` or `jwksFile`, `claim`, and"
+    " `jwksCaFile`: PEM of the only authority of `jwksUrl`'s certificate, read again with the keys.",
     "identity.revocation": "`required` refuses every token while TokenReview cannot be asked.",
     "identity.kubeCaFile": "cluster: authority of the API server's certificate.",
     "identity.kubeTokenFile": "cluster: the service's own token.",

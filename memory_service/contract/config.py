@@ -182,12 +182,17 @@ class UserIssuer(FileModel):
     audiences: Annotated[tuple[str, ...], Field(min_length=1)]
     jwks_url: str | None = None
     jwks_file: str | None = None
+    jwks_ca_file: str | None = Field(
+        default=None, description="Authority of jwksUrl's certificate, instead of the system's."
+    )
     claim: str = "sub"
 
     @model_validator(mode="after")
     def _keys_come_from_one_place(self) -> Self:
         if (self.jwks_url is None) == (self.jwks_file is None):
             raise ValueError("give exactly one of `jwksUrl` and `jwksFile`")
+        if self.jwks_ca_file is not None and not (self.jwks_url or "").startswith("https://"):
+            raise ValueError("`jwksCaFile` needs a `jwksUrl` that begins with `https://`")
         return self
 
 

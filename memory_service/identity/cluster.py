@@ -53,12 +53,11 @@ class ClusterAuthenticator:
         *,
         now: Now,
         monotonic: Monotonic,
-        issuers_client: httpx.AsyncClient | None = None,
     ) -> None:
         self._settings = settings
         self._now = now
         self._audiences = _audiences(settings)
-        self._issuers_client = issuers_client or httpx.AsyncClient(timeout=settings.timeout_seconds)
+        self._issuers_client = httpx.AsyncClient(timeout=settings.timeout_seconds)
         self._api = (
             KubeApi(
                 settings.kube_api,
@@ -79,7 +78,13 @@ class ClusterAuthenticator:
                 "identity.revocation is `required` and no API server is known to ask; set identity.kubeApi",
                 reason=Reason.REVOCATION_UNAVAILABLE.value,
             )
-        self._users = Users(settings.user_issuers, client=self._issuers_client, now=now, monotonic=monotonic)
+        self._users = Users(
+            settings.user_issuers,
+            client=self._issuers_client,
+            timeout_seconds=settings.timeout_seconds,
+            now=now,
+            monotonic=monotonic,
+        )
         is_watchable = self._api and settings.bindings_namespace and settings.bindings_prefix
         if not is_watchable and settings.bindings_directory is None:
             raise Misconfigured(

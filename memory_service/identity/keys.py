@@ -15,8 +15,9 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from memory_service.errors import Unavailable
+from memory_service.errors import Misconfigured, Unavailable
 from memory_service.identity.authenticator import Monotonic
+from memory_service.identity.trust import trust
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class KeySet:
                 document = await self._fetch()
                 self._keys = parse_keys(document)
             except Unavailable as error:
-                logger.warning("key set not readable", extra={"reason": error.reason})
+                logger.warning("key set not readable", extra={"reason": error.reason, "error": error.detail})
                 self._raise_without_keys()
                 return
             self._read_at = self._tried_at
@@ -152,6 +153,25 @@ def file_keys(path: str) -> Fetch:
             return json.loads(data)
         except (OSError, ValueError, RecursionError) as error:
             raise Unavailable(f"the key set {path!r} cannot be read", reason="KeysUnavailable") from error
+
+    return fetch
+
+
+def private_url_keys(url: str, ca_file: str, setting: str, *, timeout_seconds: float) -> Fetch:
+    """Return what reads a key set from a URL whose certificate is checked by one file, as it is at each reading.
+
+    Raises:
+        Misconfigured: the file cannot be used now; later that is a reading that fails.
+    """
+    trust(ca_file, setting)
+
+    async def fetch() -> object:
+        try:
+            trusted = await asyncio.to_thread(trust, ca_file, setting)
+        except Misconfigured as error:
+            raise Unavailable(error.detail, reason="KeysUnavailable") from error
+        async with httpx.AsyncClient(verify=trusted, timeout=timeout_seconds) as client:
+            return await url_keys(url, client)()
 
     return fetch
 

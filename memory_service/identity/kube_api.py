@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +19,9 @@ from urllib.parse import quote
 import httpx
 
 from memory_service.errors import Unavailable
+from memory_service.identity.trust import trust
+
+logger = logging.getLogger(__name__)
 
 MAX_RESPONSE_BYTES = 16 * 1024 * 1024
 """An object has at most about 1.5 MiB; more than this is not an API server's answer."""
@@ -67,7 +70,7 @@ class KubeApi:
         self._timeout_seconds = timeout_seconds
         self._timeout = httpx.Timeout(timeout_seconds)
         self._watch_seconds = watch_seconds
-        self._trust = ssl.create_default_context(cafile=ca_file)
+        self._trust = trust(ca_file, "identity.kubeCaFile")
         self._client = httpx.AsyncClient(
             base_url=self.url, verify=self._trust, timeout=self._timeout, trust_env=False, follow_redirects=False
         )
@@ -183,8 +186,11 @@ class KubeApi:
 
     def _trust_again(self) -> None:
         """Add what the CA file holds now: a cluster may change its CA while this runs."""
-        if self._ca_file is not None and Path(self._ca_file).is_file():
-            self._trust.load_verify_locations(cafile=self._ca_file)
+        if self._ca_file is not None:
+            try:
+                self._trust.load_verify_locations(cafile=self._ca_file)
+            except OSError as error:
+                logger.warning("CA file not usable", extra={"reason": type(error).__name__})
 
 
 def _config_maps(namespace: str) -> str:

@@ -11,7 +11,7 @@ from memory_service.domain.callers import Principal
 from memory_service.errors import Misconfigured, Unauthenticated
 from memory_service.identity.authenticator import Monotonic, Now
 from memory_service.identity.credentials import USER_HEADER, principal_flaw
-from memory_service.identity.keys import KeySet, file_keys, url_keys
+from memory_service.identity.keys import Fetch, KeySet, file_keys, private_url_keys, url_keys
 from memory_service.identity.tokens import check_token, unverified_issuer
 
 
@@ -19,7 +19,13 @@ class Users:
     """Turns a user's JWT into the principal of an agent's call."""
 
     def __init__(
-        self, issuers: Sequence[UserIssuer], *, client: httpx.AsyncClient, now: Now, monotonic: Monotonic
+        self,
+        issuers: Sequence[UserIssuer],
+        *,
+        client: httpx.AsyncClient,
+        timeout_seconds: float,
+        now: Now,
+        monotonic: Monotonic,
     ) -> None:
         self._now = now
         self._issuers: dict[str, tuple[UserIssuer, KeySet]] = {}
@@ -29,7 +35,7 @@ class Users:
                     f"identity.users.issuers: {issuer.issuer!r} is empty, holds a `#` or is listed twice",
                     reason="IssuerInvalid",
                 )
-            fetch = file_keys(issuer.jwks_file) if issuer.jwks_file else url_keys(issuer.jwks_url or "", client)
+            fetch = _key_source(issuer, client, timeout_seconds)
             self._issuers[issuer.issuer] = (issuer, KeySet(fetch, monotonic=monotonic))
 
     async def principal(self, token: str) -> Principal:
@@ -64,3 +70,13 @@ class Users:
         if flaw is not None:
             raise Unauthenticated(f"the token's claim {issuer.claim!r} {flaw}")
         return Principal(issuer.issuer, subject)
+
+
+def _key_source(issuer: UserIssuer, client: httpx.AsyncClient, timeout_seconds: float) -> Fetch:
+    if issuer.jwks_file is not None:
+        return file_keys(issuer.jwks_file)
+    url = issuer.jwks_url or ""
+    if issuer.jwks_ca_file is None:
+        return url_keys(url, client)
+    setting = f"identity.users.issuers: jwksCaFile of {issuer.issuer!r}"
+    return private_url_keys(url, issuer.jwks_ca_file, setting, timeout_seconds=timeout_seconds)

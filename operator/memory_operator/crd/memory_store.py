@@ -178,12 +178,20 @@ class Access(FileModel):
     allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
 
 
+class ConfigMapKeyRef(FileModel):
+    """One key of a ConfigMap in the same namespace."""
+
+    name: DnsName
+    key: Key = "ca.crt"
+
+
 class Issuer(FileModel):
     """An issuer whose JWTs name users."""
 
     issuer: str
     audiences: tuple[str, ...] = Field(min_length=1)
     jwks_url: str = Field(alias="jwksURL")
+    ca_config_map_ref: ConfigMapKeyRef | None = None
     claim: str = "sub"
 
 
@@ -206,13 +214,6 @@ class TlsSecretRef(FileModel):
     """A Secret of the type kubernetes.io/tls."""
 
     name: DnsName
-
-
-class ConfigMapKeyRef(FileModel):
-    """One key of a ConfigMap in the same namespace."""
-
-    name: DnsName
-    key: Key = "ca.crt"
 
 
 class Tls(FileModel):
@@ -334,6 +335,12 @@ def _problems(spec: MemoryStoreSpec) -> list[Problem]:
     if spec.tls:
         has_one = (spec.tls.ca_bundle is None) != (spec.tls.ca_config_map_ref is None)
         expect(has_one, "spec.tls", "exactly one of caBundle and caConfigMapRef is expected")
+    for number, issuer in enumerate(spec.identity.users.issuers):
+        expect(
+            issuer.ca_config_map_ref is None or issuer.jwks_url.startswith("https://"),
+            f"spec.identity.users.issuers[{number}].caConfigMapRef",
+            "needs a jwksURL that begins with https://",
+        )
     return found
 
 

@@ -42,6 +42,7 @@ DSN_FILE: Final = "uri"
 KEYS_DIRECTORY: Final = "/run/memplane/keys"
 KEY_FILE: Final = "key"
 TLS_DIRECTORY: Final = "/run/memplane/tls"
+ISSUERS_DIRECTORY: Final = "/run/memplane/issuers"
 LOCK_WAIT_SECONDS: Final = 300
 GRACE_SECONDS: Final = 25
 
@@ -53,6 +54,11 @@ _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 def key_directory(model_api: str) -> str:
     """Return the folder in which a ModelAPI's key is mounted."""
     return f"{KEYS_DIRECTORY}/{model_api}"
+
+
+def issuer_ca_file(number: int) -> str:
+    """Return the name under which the CA of an issuer of users is mounted, by its place in the spec."""
+    return f"{number}.crt"
 
 
 def _key_file(model: ModelApi) -> str | None:
@@ -125,8 +131,14 @@ def _identity(store: MemoryStore, settings: OperatorSettings) -> IdentityConfig:
         admins=identity.admins,
         users=UsersConfig(
             issuers=tuple(
-                UserIssuer(issuer=item.issuer, audiences=item.audiences, jwks_url=item.jwks_url, claim=item.claim)
-                for item in identity.users.issuers
+                UserIssuer(
+                    issuer=item.issuer,
+                    audiences=item.audiences,
+                    jwks_url=item.jwks_url,
+                    jwks_ca_file=f"{ISSUERS_DIRECTORY}/{issuer_ca_file(number)}" if item.ca_config_map_ref else None,
+                    claim=item.claim,
+                )
+                for number, item in enumerate(identity.users.issuers)
             )
         ),
         revocation=identity.revocation,

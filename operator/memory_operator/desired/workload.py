@@ -20,8 +20,10 @@ from memory_operator.desired.config import (
     DSN_DIRECTORY,
     DSN_FILE,
     GRACE_SECONDS,
+    ISSUERS_DIRECTORY,
     KEY_FILE,
     TLS_DIRECTORY,
+    issuer_ca_file,
     key_directory,
 )
 from memory_operator.desired.metadata import Manifest, canonical_json, checksum, child, store_labels, store_selector
@@ -68,6 +70,21 @@ def _api_token() -> JsonObject:
     }
 
 
+def _issuer_cas(store: MemoryStore) -> list[JsonObject]:
+    """Return where the CAs of the users' issuers come from; one that is missing is named by the service in its log."""
+    return [
+        {
+            "configMap": {
+                "name": issuer.ca_config_map_ref.name,
+                "optional": True,
+                "items": [{"key": issuer.ca_config_map_ref.key, "path": issuer_ca_file(number)}],
+            }
+        }
+        for number, issuer in enumerate(store.spec.identity.users.issuers)
+        if issuer.ca_config_map_ref is not None
+    ]
+
+
 def _volumes(store: MemoryStore, models: Mapping[str, ModelApi]) -> list[tuple[JsonObject, str]]:
     """Return each volume with the path at which it is mounted."""
     name = store.id.name
@@ -89,6 +106,8 @@ def _volumes(store: MemoryStore, models: Mapping[str, ModelApi]) -> list[tuple[J
         if key := models[model_name].spec.api_key_secret_ref:
             volume = _secret_volume(f"key-{number}", key.name, {key.key: KEY_FILE})
             volumes.append((volume, key_directory(model_name)))
+    if cas := _issuer_cas(store):
+        volumes.append(({"name": "issuers", "projected": {"defaultMode": 0o444, "sources": cas}}, ISSUERS_DIRECTORY))
     if store.spec.tls:
         volumes.append((_secret_volume("tls", store.spec.tls.secret_ref.name, {}), TLS_DIRECTORY))
     return volumes

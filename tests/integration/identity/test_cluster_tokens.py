@@ -7,13 +7,13 @@ import base64
 import hashlib
 import hmac
 import json
-import ssl
+import shutil
+import socket
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from memory_service.contract.config import Revocation, UserIssuer
@@ -21,7 +21,7 @@ from memory_service.contract.health import Reason
 from memory_service.contract.scopes import Scope
 from memory_service.domain.callers import CallerKind, Principal
 from memory_service.errors import Forbidden, Misconfigured, Unauthenticated, Unavailable
-from memory_service.identity.cluster import ClusterAuthenticator
+from memory_service.identity.kube_api import KubeApi, KubeUnavailable
 from tests.fakes.identity_world import (
     ADMIN_AUDIENCE,
     AUDIENCE,
@@ -367,6 +367,21 @@ async def test_without_any_key_the_answer_is_to_ask_again(world: World) -> None:
         assert await who(authenticator, world.token())
 
 
+async def test_a_ca_file_that_breaks_adds_nothing_to_an_outage_of_the_api_server(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca_file = Path(world.kube.ca_file)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        nowhere = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    api = KubeApi(nowhere, token_file=None, ca_file=str(ca_file), timeout_seconds=2, watch_seconds=5)
+    for spoil in (lambda: ca_file.write_text("half of a certif"), ca_file.unlink):
+        spoil()
+        with pytest.raises(KubeUnavailable, match="cannot be reached"):
+            await api.jwks()
+    assert [record.message for record in caplog.records].count("CA file not usable") == 2
+    await api.aclose()
+
+
 async def test_the_api_server_is_believed_only_under_its_ca(
     world: World, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -440,18 +455,60 @@ async def test_a_users_issuer_may_change_its_keys(world: World) -> None:
         assert (await who(authenticator, world.token(), user=world.user_token())).principal
 
 
-async def test_a_users_keys_may_come_from_a_url(world: World) -> None:
-    issuer = UserIssuer(issuer=USER_ISSUER, audiences=(USER_AUDIENCE,), jwks_url=f"{world.kube.url}/openid/v1/jwks")
-    client = httpx.AsyncClient(verify=ssl.create_default_context(cafile=world.kube.ca_file), trust_env=False)
-    settings = replace(world.settings, user_issuers=(issuer,))
+def _private_issuer(world: World, ca_file: Path | None) -> UserIssuer:
+    """An issuer whose keys are at a URL under a CA that no system knows."""
     world.user_key = world.kube.key
-    async with ClusterAuthenticator(
-        settings, now=world.clock.now, monotonic=world.clock.monotonic, issuers_client=client
-    ) as authenticator:
+    return UserIssuer(
+        issuer=USER_ISSUER,
+        audiences=(USER_AUDIENCE,),
+        jwks_url=f"{world.kube.url}/openid/v1/jwks",
+        jwks_ca_file=None if ca_file is None else str(ca_file),
+    )
+
+
+async def test_a_users_keys_may_come_from_a_url(world: World) -> None:
+    issuer = _private_issuer(world, Path(world.kube.ca_file))
+    async with world.authenticator(user_issuers=(issuer,)) as authenticator:
         assert (await who(authenticator, world.token(), user=world.user_token())).principal
         world.kube.faults.jwks_status = 302
         world.clock.advance(601)
         assert (await who(authenticator, world.token(), user=world.user_token())).principal
+
+
+async def test_an_issuers_own_ca_is_trusted_for_its_keys_alone(world: World) -> None:
+    issuer = _private_issuer(world, Path(world.kube.ca_file))
+    without = _private_issuer(world, None).model_copy(update={"issuer": "https://other.example"})
+    async with world.authenticator(user_issuers=(issuer, without)) as authenticator:
+        assert (await who(authenticator, world.token(), user=world.user_token())).principal
+        with pytest.raises(Unavailable):
+            await who(authenticator, world.token(), user=world.user_token(iss="https://other.example"))
+
+
+async def test_an_issuers_ca_is_read_again_with_its_keys(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("other")
+    make_certificates(folder)
+    issuer = _private_issuer(world, folder / "ca.crt")
+    async with world.authenticator(user_issuers=(issuer,)) as authenticator:
+        with pytest.raises(Unavailable):
+            await who(authenticator, world.token(), user=world.user_token())
+        shutil.copy(world.kube.ca_file, folder / "ca.crt")
+        world.clock.advance(2)
+        assert (await who(authenticator, world.token(), user=world.user_token())).principal
+
+
+async def test_an_issuers_keys_stay_while_its_ca_cannot_be_read(
+    world: World, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca_file = tmp_path_factory.mktemp("copy") / "ca.crt"
+    shutil.copy(world.kube.ca_file, ca_file)
+    async with world.authenticator(user_issuers=(_private_issuer(world, ca_file),)) as authenticator:
+        await who(authenticator, world.token(), user=world.user_token())
+        ca_file.write_text("half of a certif")
+        world.clock.advance(601)
+        assert (await who(authenticator, world.token(), user=world.user_token())).principal
+    assert any("jwksCaFile" in getattr(record, "error", "") for record in caplog.records)
 
 
 async def test_another_claim_may_name_the_principal(world: World) -> None:

@@ -60,6 +60,11 @@ def named(name: str, manifest: Json) -> Json:
     return {**manifest, "name": name}
 
 
+def issuer(**more: Any) -> Json:
+    """An identity with an issuer of users under a CA of its own."""
+    return {"users": {"issuers": [{"issuer": "i", "audiences": ["m"], "caConfigMapRef": {"name": "ca"}, **more}]}}
+
+
 TLS = {"secretRef": {"name": "tls"}}
 LONG = "a" * 53
 
@@ -82,6 +87,7 @@ ACCEPTED: dict[str, Json] = {
     "a user issuer": store(
         identity={"users": {"issuers": [{"issuer": "https://i", "audiences": ["m"], "jwksURL": "https://i/keys"}]}}
     ),
+    "a user issuer under a CA of its own": store(identity=issuer(jwksURL="https://i/keys")),
     "admins": store(identity={"admins": [{"namespace": "a", "name": "b"}]}),
     "resources and a place": store(
         container={"resources": {"requests": {"cpu": 1, "memory": "1Gi"}}, "env": [{"name": "A", "value": "b"}]},
@@ -163,6 +169,10 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "an issuer without audiences": (
         store(identity={"users": {"issuers": [{"issuer": "i", "audiences": [], "jwksURL": "https://i"}]}}),
         "should have at least 1 items",
+    ),
+    "an issuer's CA without a certificate to check": (
+        store(identity=issuer(jwksURL="http://i/keys")),
+        "caConfigMapRef needs a jwksURL that begins with https://",
     ),
     "an unknown size": (disk(size="big"), "size"),
     "an unknown access mode": (disk(accessMode="ReadWriteMany"), "Unsupported value"),

@@ -6,8 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from memory_service.contract.config import AuthMode, BindingsConfig, IdentityConfig, ServerConfig, ServiceConfig
+from memory_service.contract.config import (
+    AuthMode,
+    BindingsConfig,
+    IdentityConfig,
+    ServerConfig,
+    ServiceConfig,
+    UsersConfig,
+)
 from memory_service.errors import Misconfigured
 from memory_service.identity.build import make_authenticator
 from memory_service.identity.cluster import ClusterAuthenticator
@@ -95,3 +103,28 @@ def test_what_is_configured_holds_over_what_is_found(pod_folder: str) -> None:
 def test_what_is_missing_is_named(given: ServiceConfig, setting: str, tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=setting):
         make_authenticator(given, environment={}, pod_folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("content", [None, "", "half of a certif"], ids=["missing", "empty", "broken"])
+@pytest.mark.parametrize("setting", ["identity.kubeCaFile", "jwksCaFile of 'https://id.example'"])
+def test_a_ca_file_that_cannot_be_used_is_named_by_its_setting(
+    setting: str, content: str | None, tmp_path: Path
+) -> None:
+    ca_file = tmp_path / "ca.crt"
+    if content is not None:
+        ca_file.write_text(content)
+    issuer = {"issuer": "https://id.example", "audiences": ["x"], "jwksUrl": "https://id.example/keys"}
+    identity: dict[str, Any] = {"kube_api": "https://api.example", "kube_ca_file": str(ca_file)}
+    if setting.startswith("jwks"):
+        identity = {"users": {"issuers": [{**issuer, "jwksCaFile": str(ca_file)}]}, "jwks": "k.json"}
+    given = config(AuthMode.CLUSTER, audience=AUDIENCE, issuer="i", directory=str(tmp_path), **identity)
+    with pytest.raises(Misconfigured, match=setting) as refused:
+        make_authenticator(given, environment={}, pod_folder=str(tmp_path / "none"))
+    assert str(ca_file) in refused.value.detail
+
+
+@pytest.mark.parametrize("source", [{"jwksFile": "keys.json"}, {"jwksUrl": "http://id.example/keys"}])
+def test_an_issuers_ca_without_a_certificate_to_check_is_refused(source: dict[str, str]) -> None:
+    issuer = {"issuer": "i", "audiences": ["x"], "jwksCaFile": "ca.crt", **source}
+    with pytest.raises(ValidationError, match="jwksCaFile"):
+        UsersConfig.model_validate({"issuers": [issuer]})

@@ -67,7 +67,17 @@ EVERYTHING = store(
     retention={"turns": "30d"},
     access={"allowedNamespaces": {"names": ["b", "a"], "selector": {"matchLabels": {"team": "x"}}}},
     identity={
-        "users": {"issuers": [{"issuer": "https://i", "audiences": ["m"], "jwksURL": "https://i/keys"}]},
+        "users": {
+            "issuers": [
+                {"issuer": "https://i", "audiences": ["m"], "jwksURL": "https://i/keys"},
+                {
+                    "issuer": "https://j",
+                    "audiences": ["m"],
+                    "jwksURL": "https://j/keys",
+                    "caConfigMapRef": {"name": "company-ca"},
+                },
+            ]
+        },
         "admins": [{"namespace": "ops", "name": "admin"}],
         "revocation": "required",
     },
