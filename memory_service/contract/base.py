@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
+from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 
@@ -41,12 +41,8 @@ def _aware(moment: datetime) -> datetime:
         raise ValueError("is outside of the years 1 to 9999 in UTC") from error
 
 
-def _rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
 Text = Annotated[str, AfterValidator(_storable)]
 """A string that both databases can hold as it is."""
 
-Time = Annotated[datetime, AfterValidator(_aware), PlainSerializer(_rfc3339, return_type=str, when_used="json")]
+Time = Annotated[datetime, AfterValidator(_aware)]
 """An aware time, in UTC inside, RFC 3339 with `Z` on the wire."""

@@ -90,7 +90,8 @@ async def recall(services: Services, caller: Caller, request: RecallRequest) -> 
     except StorageUnavailable as error:
         degraded.append(Degraded(part="storage", reason=error.reason))
         answer = RecallResponse(outcome=Outcome.UNAVAILABLE)
-    answer = answer.model_copy(update={"degraded": (*answer.degraded, *degraded)})
+    if degraded:
+        answer = answer.model_copy(update={"degraded": (*answer.degraded, *degraded)})
     services.meter.count("recalls", outcome=answer.outcome.value)
     for part in answer.degraded:
         services.meter.count("recall_degraded", part=part.part, reason=part.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +70,7 @@ class TurnDraft:
     infer: bool = True
 
 
-@dataclass(frozen=True)
-class TurnRow:
+class TurnRow(NamedTuple):
     """A stored turn. `id` is the row's number, unique in the store and stable."""
 
     id: int

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 import psycopg
 
 from memory_service.errors import MemoryServiceError
-from memory_service.storage.connections import Connection, Connections
+from memory_service.storage.connections import Connections
 from memory_service.storage.errors import unavailable
 from memory_service.storage.postgres_link import PostgresLink
 
@@ -37,8 +37,7 @@ _LOOK_AGAIN_SECONDS = 0.1
 class Attempt(Generic[T]):
     """One run of a write. After an error, `is_unknown` says that COMMIT was sent and not answered."""
 
-    def __init__(self, connection: Connection, link: PostgresLink) -> None:
-        self._connection = connection
+    def __init__(self, link: PostgresLink) -> None:
         self._link = link
         self._token = str(uuid.uuid4())
         self._transaction_id: str | None = None
@@ -65,7 +64,7 @@ class Attempt(Generic[T]):
         )
         if marked is not None:
             self._transaction_id = str(marked[0])
-        self._connection.execute("COMMIT")
+        self._link.commit()
         self._transaction_id = None
         return self.result
 

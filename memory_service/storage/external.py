@@ -238,7 +238,7 @@ class ExternalStorage:
             connection = self._connections.take()
             link = self._link(connection)
             tx = RowTransaction(link, self.searches, writes=True)
-            attempt: Attempt[T] = Attempt(connection, link)
+            attempt: Attempt[T] = Attempt(link)
             try:
                 result = attempt.run(partial(work, tx))
             except psycopg.Error as error:

@@ -147,18 +147,17 @@ class LostAnswer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, dsn: str, *, arrives: bool) -> None:
         self.times = 0
-        execute = psycopg.Connection.execute
+        commit = PostgresLink.commit
 
-        def lossy(connection: psycopg.Connection[object], query: object, *arguments: object, **named: object) -> object:
-            if query == "COMMIT" and self.times == 0:
+        def lossy(link: PostgresLink) -> None:
+            if self.times == 0:
                 self.times += 1
                 if arrives:
-                    execute(connection, query)  # type: ignore[arg-type]
+                    commit(link)
                 terminate_connections(dsn)
-                execute(connection, "SELECT 1")
-            return execute(connection, query, *arguments, **named)  # type: ignore[arg-type, call-overload]
+            commit(link)
 
-        monkeypatch.setattr(psycopg.Connection, "execute", lossy)
+        monkeypatch.setattr(PostgresLink, "commit", lossy)
 
 
 @pytest.mark.parametrize("arrives", [True, False])
