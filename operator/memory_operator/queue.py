@@ -23,6 +23,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 _BACKGROUND_TURN = 8
 """Each so many takes the background goes first."""
+_RING_SECONDS = 0.1
+"""Delays that end so soon after the last ring wait for the next: a process that is woken for each of hundreds a second
+spends more on waking than on what it is woken for."""
 _STALE_FROM = 64
 """Delays that nobody waits for any more are left alone below so many."""
 
@@ -46,6 +49,7 @@ class WorkQueue(Generic[Key]):
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
+        self._rang_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -80,8 +84,10 @@ class WorkQueue(Generic[Key]):
             self._wake_one()
 
     def add_in_background(self, key: Key) -> None:
-        """Make a key ready behind all that somebody has changed; nothing happens when it is ready or has a worker."""
-        if key not in self._queued and key not in self._running:
+        """Make a key ready behind all that somebody has changed; nothing happens when it is ready already."""
+        if key in self._running:
+            self._again.add(key)
+        elif key not in self._queued:
             self._due.pop(key, None)
             self._queued[key] = self._clock()
             self._in_background.add(key)
@@ -177,15 +183,15 @@ class WorkQueue(Generic[Key]):
         if seconds is None:
             return
         loop = asyncio.get_running_loop()
-        at = loop.time() + seconds
+        at = max(loop.time() + seconds, self._rang_at + _RING_SECONDS)
         if self._timer is not None:
             if self._rings_at <= at:
                 return
             self._timer.cancel()
-        self._timer, self._rings_at = loop.call_later(seconds, self._ring), at
+        self._timer, self._rings_at = loop.call_at(at, self._ring), at
 
     def _ring(self) -> None:
-        self._timer = None
+        self._timer, self._rang_at = None, self._rings_at
         self._release_due()
         if self._waiters:
             self._set_timer()

@@ -51,7 +51,8 @@ SERVICE_MONITOR: Final = Kind("monitoring.coreos.com", "v1", "ServiceMonitor", "
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
 
-OWN: Final = (MEMORY_STORE, AGENT_MEMORY, MODEL_API)
+OWN: Final = (MODEL_API, MEMORY_STORE, AGENT_MEMORY)
+"""Each after those that it needs."""
 MADE_BY_PEOPLE: Final = (*OWN, NAMESPACE)
 """kopf watches these; all others are what the operator makes."""
 CHILDREN: Final = (

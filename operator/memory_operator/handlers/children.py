@@ -57,10 +57,11 @@ async def follow(context: Context, watcher: Watcher, kind: Kind, namespace: str 
 
 async def _list_again(context: Context, kind: Kind, namespace: str | None) -> None:
     try:
-        await resync_kind(context, kind, kinds.watched(context.settings)[kind])
+        _, changed = await resync_kind(context, kind, kinds.watched(context.settings)[kind])
     except MemoryOperatorError as error:
         logger.warning("list failed", extra={"kind": kind.name, "error": type(error).__name__})
     else:
+        context.enqueue(changed, in_background=True)
         context.followed[(kind, namespace)] = context.listed[(kind, namespace)]
 
 

@@ -87,9 +87,12 @@ async def run_workers(context: Context) -> None:
             group.create_task(work(context))
 
 
-async def resync_kind(context: Context, kind: Kind, selector: str) -> int:
-    """List one kind, take what is new, forget what has vanished; return how many ghosts there were."""
-    ghosts = 0
+async def resync_kind(context: Context, kind: Kind, selector: str) -> tuple[int, set[ReconcileKey]]:
+    """List one kind, take what is new, forget what has vanished; return how many ghosts there were, and whom it means.
+
+    Those whom a ghost means are enqueued, for they may be gone themselves.
+    """
+    ghosts, changed = 0, set[ReconcileKey]()
     there: dict[ObjectKey, str] = {}
     oldest: int | None = None
     for namespace in kinds.places(kind, context.settings):
@@ -97,14 +100,14 @@ async def resync_kind(context: Context, kind: Kind, selector: str) -> int:
             # Nobody holds a page for longer than this: all objects at once are several times the caches.
             for body in page.items:
                 there[key_of(body)] = body["metadata"]["uid"]
-                context.enqueue(context.cache.put(kind, body), in_background=True)
+                changed |= context.cache.put(kind, body)
             context.listed[(kind, namespace)] = page.resource_version
             oldest = page.resource_version if oldest is None else min(oldest, page.resource_version)
     for key, uid in context.cache.missing(kind, there, oldest or 0):
         ghosts += 1
         context.metrics.ghosts.labels(kind.name).inc()
         context.enqueue(context.cache.remove(kind, key, uid))
-    return ghosts
+    return ghosts, changed
 
 
 async def resync(context: Context, lists_at_once: int = 1) -> int:
@@ -117,17 +120,18 @@ async def resync(context: Context, lists_at_once: int = 1) -> int:
 
     async def one(kind: Kind, selector: str) -> int:
         async with at_once:
-            return await resync_kind(context, kind, selector)
+            return (await resync_kind(context, kind, selector))[0]
 
     jobs = [one(kind, selector) for kind, selector in kinds.watched(context.settings).items()]
     done = await asyncio.gather(*jobs, return_exceptions=True)
+    # All of ours, whatever was new: each after what it needs, so that it finds that done and has one status to write.
+    for kind in kinds.OWN:
+        keys = (ReconcileKey(kind.name, key) for key in context.cache.keys(kind))
+        context.enqueue(keys, in_background=True)
     for result in done:
         if isinstance(result, BaseException):
             raise result
     ghosts = sum(result for result in done if isinstance(result, int))
-    for kind in kinds.OWN:
-        keys = (ReconcileKey(kind.name, key) for key in context.cache.keys(kind))
-        context.enqueue(keys, in_background=True)
     context.enqueue({TOKEN_REVIEW})
     forget_unnamed(context)
     context.strangers.forget(context.now().timestamp())

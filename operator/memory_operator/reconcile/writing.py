@@ -11,8 +11,9 @@ from typing import Any
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import ReconcileKey
+from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey
-from memory_operator.crd.conditions import Reason
+from memory_operator.crd.conditions import ConditionType, Reason
 from memory_operator.desired.metadata import Manifest
 from memory_operator.desired.plan import ChildKey, plan
 from memory_operator.errors import MemoryOperatorError, Refused
@@ -114,7 +115,11 @@ def _comparable(status: Mapping[str, Any]) -> JsonObject:
 
 
 async def write_status(context: Context, who: Identity, previous: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-    """Write a status if it differs from the one that is there, and have those who read it look again."""
+    """Write a status if it differs from the one that is there, and have those who read it look again.
+
+    Of a start that is under way they hear behind all that somebody has changed: each of them would write that it waits,
+    and soon after that it does not, where thousands are made at once.
+    """
     if _comparable(previous) == _comparable(status):
         return
     kind = kinds.ALL[who.kind]
@@ -127,7 +132,8 @@ async def write_status(context: Context, who: Identity, previous: Mapping[str, A
     live = await context.cluster.apply_status(kind, manifest)
     context.metrics.writes.labels(who.kind, "status").inc()
     changed = context.cache.put(kind, live)
-    context.enqueue(changed - {ReconcileKey(who.kind, who.key)})
+    is_start = not any(conditions.is_true(item, ConditionType.READY) for item in (previous, status))
+    context.enqueue(changed - {ReconcileKey(who.kind, who.key)}, in_background=is_start)
     for announcement in announcements(who.kind, previous, status):
         await _post_event(context, who, announcement)
 

@@ -9,7 +9,10 @@ import pytest
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd.base import ObjectKey
+from memory_operator.handlers.watches import take
+from memory_operator.reconcile.controller import work_once
 from memory_service.client import binding
 from tests.unit.memory_operator.world import World, report
 
@@ -361,6 +364,47 @@ async def test_the_first_status_says_that_ready_is_unknown_or_why_not(world: Wor
     first = {item["type"]: item["status"] for item in statuses[0]["conditions"]}
     assert first["Ready"] in ("Unknown", "False")
     assert statuses[0]["observedGeneration"] == 1
+
+
+async def _step(world: World) -> ReconcileKey:
+    """Deliver all events and reconcile the one object that is next."""
+    while world.events:
+        take(world.context, *world.events.pop(0))
+    key = world.context.queue.take()
+    assert key is not None
+    await work_once(world.context, key)
+    return key
+
+
+async def test_agents_that_are_found_with_their_store_are_bound_by_one_status_each(world: World) -> None:
+    agents = [world.agent(f"helper-{number}") for number in range(3)]
+    store = world.store()
+    world.events.clear()
+    await world.restart()
+    assert await _step(world) == ReconcileKey(names.MEMORY_STORE, store)
+    assert world.of_store(store, "Ready") == ("Unknown", "Reconciling")
+    world.put(kinds.MODEL_API, "another", {"baseURL": "http://model:8000", "probe": "None"})
+    assert (await _step(world)).kind == names.MODEL_API, "what somebody changes goes before agents that would wait"
+    world.bind_claim()
+    world.pods("notes-memory", 1)
+    world.says(store, report(world.context.ledger.revision(store) or ""))
+    assert await _step(world) == ReconcileKey(names.MEMORY_STORE, store)
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert {(await _step(world)).object for _ in agents} == set(agents), "a store that is ready calls them forward"
+    await world.settle(60)
+    assert {world.of_agent(agent, "Ready") for agent in agents} == {("True", "Bound")}
+    written = [name for verb, kind, name in world.cluster.writes if (verb, kind) == ("status", "AgentMemory")]
+    assert sorted(written) == [agent.name for agent in agents]
+
+
+async def test_a_new_process_looks_at_each_object_after_those_that_it_needs(world: World) -> None:
+    for number in range(3):
+        world.agent(f"helper-{number}")
+        world.store(f"notes-{number}")
+        world.put(kinds.MODEL_API, f"model-{number}", {"baseURL": "http://model:8000", "probe": "None"})
+    await world.restart()
+    taken = [key.kind for _ in range(9) if (key := world.context.queue.take())]
+    assert taken == [kind.name for kind in (kinds.MODEL_API, kinds.MEMORY_STORE, kinds.AGENT_MEMORY) for _ in range(3)]
 
 
 async def test_the_client_understands_the_folder(world: World) -> None:

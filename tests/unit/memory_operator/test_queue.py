@@ -46,6 +46,16 @@ def test_a_key_that_is_added_while_it_runs_runs_again_and_not_beside_itself() ->
     assert work.take() == "a"
 
 
+def test_a_key_that_is_added_in_the_background_while_it_runs_runs_again() -> None:
+    work, _ = queue()
+    work.add("a")
+    assert work.take() == "a"
+    work.add_in_background("a")
+    assert work.take() is None
+    work.done("a")
+    assert work.take() == "a"
+
+
 def test_a_delay_makes_a_key_ready_when_it_is_over() -> None:
     work, clock = queue()
     work.add_after("a", 5)
@@ -128,6 +138,17 @@ async def test_a_delay_that_ends_wakes_a_worker_that_waits() -> None:
     waiting = await _workers(work, 2)
     work.add_after("early", 0.01)
     assert [await asyncio.wait_for(task, 5) for task in waiting] == ["early", "late"]
+
+
+async def test_one_ring_stands_for_all_delays_that_end_soon_after_the_last() -> None:
+    work = WorkQueue[str](time.monotonic, Backoff(0.5, 120, lambda: 0.5))
+    work.add_after("a", 0.01)
+    assert await asyncio.wait_for(work.get(), 5) == "a"
+    waiting = await _workers(work, 2)
+    work.add_after("b", 0.001)
+    assert work._rings_at >= work._rang_at + 0.1
+    work.add_after("c", 0.002)
+    assert sorted([await asyncio.wait_for(task, 5) for task in waiting]) == ["b", "c"]
 
 
 async def test_a_delay_that_is_over_when_the_first_worker_comes_is_not_waited_for() -> None:
