@@ -73,8 +73,15 @@ class ClusterContract:
         assert "labelled" not in by_name
         assert "data" not in by_name["stranger"]
 
-    async def test_any_text_arrives_as_it_is(self, cluster: Cluster, namespace: str) -> None:
-        text = "ünï ☂ 🦉 \u2028 \u0085 \x7f \ttab 'one' \"two\" \\ \\ud83e\\udd89 back: - # & * yes"
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "ünï ☂ 🦉 \u2028 \u0085 \x7f \ttab 'one' \"two\" \\ \\ud83e\\udd89 back: - # & * yes",
+            "\x7f \ttab \x1b 'one' \"two\" \\ \\ud83e\\udd89 back: - # & * yes",
+        ],
+        ids=["any", "ascii"],
+    )
+    async def test_any_text_arrives_as_it_is(self, cluster: Cluster, namespace: str, text: str) -> None:
         made = await cluster.apply(kinds.CONFIG_MAP, config_map(namespace, "words", a=text))
         assert made["data"]["a"] == text
         found = await cluster.get(kinds.CONFIG_MAP, namespace, "words")

@@ -104,6 +104,10 @@ def _yaml(manifest: JsonObject) -> bytes:
             return found[0]
         return f"\\U{0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00):08x}"
 
+    plain = orjson.dumps(manifest)
+    if plain.isascii() and b"\x7f" not in plain:
+        return plain
+    # What YAML does not take as it is, orjson cannot be told to escape.
     text = json.dumps(manifest, separators=(",", ":"))
     return (_ASTRAL.sub(character, text) if "\\ud" in text else text).encode("ascii")
 
