@@ -16,6 +16,7 @@ from e2e.cluster.errors import ProgramFailed
 from manifests import render
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.desired.plan import REMOVED_KINDS
 from memory_operator.metrics import Metrics
 from memory_operator.settings import OperatorSettings, from_environment
 from memory_service.observability.metrics import METRICS, PREFIX
@@ -286,40 +287,6 @@ def test_the_operator_binds_one_role_and_writes_one_cluster_role_binding(templat
     ]
 
 
-@pytest.mark.parametrize("values", [(), ("watchNamespaces={a,b}",), ("stores.serviceMonitors=true",)])
-def test_the_operator_may_do_what_it_does_with_each_kind(template: Template, values: tuple[str, ...]) -> None:
-    objects = template(*values)
-    settings = OperatorSettings(
-        watch_namespaces=("a", "b") if "watchNamespaces={a,b}" in values else (),
-        service_monitors="stores.serviceMonitors=true" in values,
-        token_review_role="memplane-token-review",
-    )
-    for kind in kinds.watched(settings):
-        verbs = ["list", "watch"]
-        if kind in kinds.CHILDREN:
-            verbs += ["get", "create", "patch", "delete"]
-        lacking = [verb for verb in verbs if not may(objects, verb, kind.group, kind.plural)]
-        assert lacking == [], kind.name
-    for kind in kinds.OWN:
-        assert may(objects, "patch", kind.group, f"{kind.plural}/status")
-    assert may(objects, "create", kinds.EVENT.group, kinds.EVENT.plural)
-    assert all(may(objects, verb, kinds.LEASE.group, kinds.LEASE.plural) for verb in ("get", "create", "update"))
-
-
-def test_no_rule_is_for_a_kind_that_the_operator_does_not_touch(template: Template) -> None:
-    touched = {(kind.group, kind.plural) for kind in (*kinds.ALL.values(), kinds.EVENT)}
-    touched |= {(names.GROUP, f"{kind.plural}/status") for kind in kinds.OWN}
-    touched |= {(names.GROUP, f"{kind.plural}/finalizers") for kind in (kinds.MEMORY_STORE, kinds.AGENT_MEMORY)}
-    touched |= {("rbac.authorization.k8s.io", "clusterroles"), ("authentication.k8s.io", "tokenreviews")}
-    given = {
-        (group, resource)
-        for _, rule in rules(template("stores.serviceMonitors=true"))
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-    assert given - touched == set()
-
-
 def _permissions(objects: list[Manifest]) -> set[tuple[str, str, str]]:
     return {
         (group, resource, verb)
@@ -328,6 +295,47 @@ def _permissions(objects: list[Manifest]) -> set[tuple[str, str, str]]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
+
+
+def _used(settings: OperatorSettings) -> set[tuple[str, str, str]]:
+    """What the operator does, by group, resource and verb."""
+    used = {(kind.group, kind.plural, verb) for kind in kinds.watched(settings) for verb in ("list", "watch")}
+    for kind in (*kinds.watched(settings), kinds.EVENT):
+        verbs = {"create"} if kind == kinds.EVENT else set()
+        if kind in kinds.CHILDREN:
+            verbs |= {"get", "create", "patch"}
+        if kind.name in REMOVED_KINDS:
+            verbs |= {"delete"}
+        if kind == kinds.CLUSTER_ROLE_BINDING:
+            verbs |= {"create", "patch"}
+            used |= {(kind.group, "clusterroles", "bind"), ("authentication.k8s.io", "tokenreviews", "create")}
+        used |= {(kind.group, kind.plural, verb) for verb in verbs}
+    used |= {(names.GROUP, f"{kind.plural}/status", "patch") for kind in kinds.OWN}
+    used |= {(names.GROUP, f"{kind.plural}/finalizers", "update") for kind in (kinds.MEMORY_STORE, kinds.AGENT_MEMORY)}
+    used |= {(kinds.LEASE.group, kinds.LEASE.plural, verb) for verb in ("create", "get", "update")}
+    return used | {(kinds.POD.group, kinds.POD.plural, "list")}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (),
+        ("watchNamespaces={a,b}", "rbac.tokenReview=false"),
+        ("stores.serviceMonitors=true",),
+        ("stores.networkPolicies=false",),
+        ("rbac.tokenReview=false",),
+    ],
+)
+def test_the_operator_has_each_verb_that_it_uses_and_no_other(template: Template, values: tuple[str, ...]) -> None:
+    settings = OperatorSettings(
+        watch_namespaces=("a", "b") if "watchNamespaces={a,b}" in values else (),
+        service_monitors="stores.serviceMonitors=true" in values,
+        network_policies="stores.networkPolicies=false" not in values,
+        token_review_role="" if "rbac.tokenReview=false" in values else "memplane-token-review",
+    )
+    given, used = _permissions(template(*values)), _used(settings)
+    assert given - used == set(), "nobody uses these"
+    assert used - given == set(), "these are missing"
 
 
 def test_the_permissions_with_which_the_operator_is_tested_are_the_charts(template: Template, repository: Path) -> None:

@@ -61,7 +61,7 @@ runAsNonRoot: true
 {{- define "memplane.servingRules" -}}
 - apiGroups: [memplane.dev]
   resources: [memorystores, agentmemories, modelapis]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [memplane.dev]
   resources: [memorystores/status, agentmemories/status, modelapis/status]
   verbs: [patch]
@@ -69,7 +69,7 @@ runAsNonRoot: true
   resources: [memorystores/finalizers, agentmemories/finalizers]
   verbs: [update]
 - apiGroups: [""]
-  resources: [configmaps, services, serviceaccounts, persistentvolumeclaims]
+  resources: [configmaps, services, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [deployments]
@@ -77,18 +77,21 @@ runAsNonRoot: true
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 {{- if .Values.stores.networkPolicies }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 {{- end }}
 {{- if .Values.stores.serviceMonitors }}
 - apiGroups: [monitoring.coreos.com]
   resources: [servicemonitors]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
 {{- end }}
 - apiGroups: [""]
   resources: [pods]

@@ -12,8 +12,8 @@ from memory_operator.desired.ownership import desired_digest
 ChildKey = tuple[str, str]
 """Kind and name."""
 
-KEPT_KINDS: Final = frozenset({"PersistentVolumeClaim"})
-"""Never removed by us: data outlives a change of mind, and a retained claim outlives its store."""
+REMOVED_KINDS: Final = frozenset({"ConfigMap", "Deployment", "PodDisruptionBudget", "Service", "ServiceAccount"})
+"""What a change of a spec can make unwanted. The operator may delete nothing else, least of all a claim with its data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,6 @@ def plan(
     delete = [
         key
         for key, there in sorted(observed.items())
-        if key not in wanted and there.controller_uid == owner_uid and key[0] not in KEPT_KINDS
+        if key not in wanted and there.controller_uid == owner_uid and key[0] in REMOVED_KINDS
     ]
     return Plan(tuple(apply), tuple(delete), tuple(conflicts))

@@ -21,7 +21,7 @@ from memory_operator.desired import agent as agents
 from memory_operator.desired import bindings, config
 from memory_operator.desired.metadata import Manifest, canonical_json
 from memory_operator.desired.ownership import desired_digest, live_digest
-from memory_operator.desired.plan import Observed, desired_digests, plan
+from memory_operator.desired.plan import REMOVED_KINDS, Observed, desired_digests, plan
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.volume import ExistingClaim
 from memory_operator.settings import OperatorSettings
@@ -233,11 +233,29 @@ def test_a_plan_removes_what_is_ours_and_unwanted_but_never_a_claim() -> None:
     observed = {
         ("PodDisruptionBudget", "x"): Observed("d", "me"),
         ("PersistentVolumeClaim", "x"): Observed("d", "me"),
+        ("Role", "x"): Observed("d", "me"),
         ("Deployment", "held"): Observed("d", "me"),
         ("Service", "theirs"): Observed("d", "other"),
     }
     made = plan("me", {}, {("Deployment", "held")}, observed)
     assert made.delete == (("PodDisruptionBudget", "x"),)
+
+
+def _kinds_that_come_and_go(renderings: list[list[Manifest]]) -> set[str]:
+    names_of = [set(desired_digests(objects)) for objects in renderings]
+    return {kind for kind, _ in set.union(*names_of) - set.intersection(*names_of)}
+
+
+def test_what_a_plan_may_remove_is_what_a_change_of_a_spec_makes_unwanted() -> None:
+    external = {"type": "external", "external": {"connectionSecretRef": {"name": "db"}}}
+    stores = [store(storage=external), store(storage=external, replicas=1, serviceAccountName="own")]
+    rendered = [list(desired_objects(StoreInputs(item, SETTINGS)).objects) for item in stores]
+    many_agents = {0: {"team.a.json": "{}"}, 1: {"team.b.json": "{}"}}
+    rendered.append(list(desired_objects(StoreInputs(stores[0], SETTINGS, parts=many_agents)).objects))
+    specs = [agent(agent=TEMPLATE), agent(), agent_memory.parse(body("AgentMemory", "helper", {"type": "local"}))]
+    of_agents = [list(agents.desired_objects(agents.AgentInputs(item, SETTINGS, stores[0]))[0]) for item in specs[:2]]
+    of_agents.append(list(agents.desired_objects(agents.AgentInputs(specs[2], SETTINGS))[0]))
+    assert _kinds_that_come_and_go(rendered) | _kinds_that_come_and_go(of_agents) == REMOVED_KINDS
 
 
 def test_a_plan_leaves_the_object_of_another_owner_alone() -> None:
