@@ -10,6 +10,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from memory_service.client.errors import (
@@ -41,6 +42,19 @@ KEPT_FATES = 1_000
 """Fates of entries that are remembered for the calls that put them; a call asks for its own at once."""
 
 
+@dataclass(slots=True)
+class _Round:
+    """One way through what waits, and how far it is: a lane that failed is left alone until the next one."""
+
+    lane: str | None = None
+    fresh: int | None = None
+    deadline: float | None = None
+    gives_way: bool = False
+    after: int = 0
+    blocked: set[str] = field(default_factory=set)
+    is_cut: bool = False
+
+
 class Courier:
     """Delivers one outbox through one exchange. Use it from one event loop at a time."""
 
@@ -53,6 +67,7 @@ class Courier:
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._may_hold_entries: bool | None = None
+        self._calls_waiting = 0
         self._is_closed = False
         self._fates: dict[int, Stored | ContractError] = {}
 
@@ -96,14 +111,16 @@ class Courier:
             OutboxError: the outbox cannot be used.
         """
         self._enter_loop()
-        async with self._turn:
-            lock = await self._lock()
-            if lock is None:
-                return Delivery(waiting=await self.waiting(lane))
-            try:
-                done = await self._round(lane, fresh, deadline)
-            finally:
-                lock.close()
+        turn = self._turn
+        self._calls_waiting += 1
+        try:
+            await turn.acquire()
+        finally:
+            self._calls_waiting -= 1
+        try:
+            done = await self._alone(_Round(lane, fresh, deadline))
+        finally:
+            turn.release()
         return done.model_copy(update={"waiting": await self.waiting(lane)})
 
     def fate(self, entry_id: int) -> Stored | ContractError | None:
@@ -137,22 +154,30 @@ class Courier:
         """Leave behind what belongs to an event loop that is gone."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._turn, self._task = loop, asyncio.Lock(), None
+            self._loop, self._turn, self._task, self._calls_waiting = loop, asyncio.Lock(), None, 0
 
     async def _run(self) -> None:
+        """Deliver everything, giving way between two entries: a call for one session is not behind all others'."""
         pause = 1.0
+        round_ = _Round(gives_way=True)
         while True:
             self._may_hold_entries = False
             try:
-                done = await self.deliver()
+                async with self._turn:
+                    done = await self._alone(round_)
+                waiting = await self.waiting()
             except OutboxError:
                 logger.warning("the outbox cannot be delivered", exc_info=True)
                 self._counts.add("unavailable", "deliver")
                 return
-            if done.waiting == 0:
-                if self._may_hold_entries:
-                    continue
+            if waiting == 0 and not self._may_hold_entries:
                 return
+            if round_.is_cut:
+                round_.is_cut = False
+                continue
+            round_ = _Round(gives_way=True)
+            if waiting == 0:
+                continue
             pause = 1.0 if done.delivered else min(MAX_PAUSE_SECONDS, pause * 2)
             await self._exchange.sleep(max(pause, self._exchange.breaker.seconds_until_probe()))
 
@@ -166,25 +191,33 @@ class Courier:
                 lock.close()
             raise
 
-    async def _round(
-        self,
-        lane: str | None,
-        fresh: int | None,
-        deadline: float | None,
-    ) -> Delivery:
+    async def _alone(self, round_: _Round) -> Delivery:
+        """Deliver what is left of a round, unless another process delivers now."""
+        lock = await self._lock()
+        if lock is None:
+            return Delivery()
+        try:
+            return await self._deliver(round_)
+        finally:
+            lock.close()
+
+    async def _deliver(self, round_: _Round) -> Delivery:
         tally = {"delivered": 0, "refused": 0, "erased": 0}
-        blocked: set[str] = set()
-        after = 0
-        while (entry := await asyncio.to_thread(self.outbox.next_waiting, after, lane)) is not None:
-            after = entry.id
-            if entry.lane in blocked:
+        has_begun = False
+        while (entry := await asyncio.to_thread(self.outbox.next_waiting, round_.after, round_.lane)) is not None:
+            if round_.gives_way and has_begun and self._calls_waiting > 0:
+                round_.is_cut = True
+                break
+            has_begun = True
+            round_.after = entry.id
+            if entry.lane in round_.blocked:
                 continue
             by = self._exchange.clock() + self._seconds
             try:
                 answer = await self._exchange.call(
-                    self._request(entry, is_fresh=entry.id == fresh),
+                    self._request(entry, is_fresh=entry.id == round_.fresh),
                     user=entry.user,
-                    deadline=by if deadline is None else min(by, deadline),
+                    deadline=by if round_.deadline is None else min(by, round_.deadline),
                     patient=False,
                 )
                 self._note(entry.id, answer)
@@ -208,12 +241,12 @@ class Courier:
                 tally["refused"] += await self._set_aside(entry, error.problem, refusal(error))
             except ServiceUnavailable as error:
                 if error.reason is UnavailableReason.SERVICE_ERROR:
-                    blocked.add(entry.lane)
+                    round_.blocked.add(entry.lane)
                     await asyncio.to_thread(self.outbox.attempted, entry.id)
                     if entry.attempts + 1 >= MAX_ATTEMPTS:
                         tally["refused"] += await self._set_aside(entry, _worn_out(error), {"reason": error.reason})
                 elif error.reason is UnavailableReason.IN_FLIGHT:
-                    blocked.add(entry.lane)
+                    round_.blocked.add(entry.lane)
                 else:
                     break
         return Delivery(**tally)

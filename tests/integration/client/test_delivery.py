@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from memory_service.client import Deadlines, MemoryClient, ServiceUnavailable
 from memory_service.client.breaker import Breaker
 from memory_service.client.courier import MAX_ATTEMPTS
 from memory_service.client.outbox import Outbox
-from tests.fakes.memory_server import MemoryServer, hang, problem, store_and_drop, store_and_hang
+from tests.fakes.memory_server import MemoryServer, Received, hang, problem, store_and_drop, store_and_hang
 from tests.integration.client.conftest import MakeClient
 
 SHORT = Deadlines(recall=0.3, write=0.3, other=0.3, admin=0.3)
@@ -136,7 +138,7 @@ async def test_what_was_erased_meanwhile_is_dropped_and_counted(server: MemorySe
 async def test_what_is_refused_is_set_aside_and_those_behind_it_go_on(
     status: int, server: MemoryServer, make_client: MakeClient
 ) -> None:
-    client = make_client(deadlines=SHORT)
+    client = make_client()
     server.faults.append(problem(503, "unavailable", Retry_After="60"))
     for text in ("one", "two"):
         await client.write("s1", [turn(text)])
@@ -239,6 +241,36 @@ async def test_a_strict_durable_write_that_fails_leaves_nothing_behind(
     with pytest.raises(ServiceUnavailable):
         await client.write("s1", [turn("one")], durable=True, failure_mode="strict")
     assert box(client).waiting() == 0
+
+
+async def test_a_durable_write_is_not_kept_waiting_by_what_other_sessions_left(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    server.always = problem(503, "unavailable")
+    left = make_client(breaker=Breaker(clock=Clock()))
+    for session in ("s1", "s2", "s3"):
+        await left.write(session, [turn("left")])
+    await left.aclose()
+    goes_on = threading.Event()
+
+    def slow(server: MemoryServer, connection: socket.socket, request: Received) -> None:
+        if request.path == "/v1/write":
+            goes_on.wait(30)
+        server.send(connection, *server.handle(request))
+
+    server.requests.clear()
+    server.always = slow
+    client = make_client()
+    await client.recall("what starts the delivery")
+    await asyncio.to_thread(server.wait_until, lambda s: any(seen.path == "/v1/write" for seen in s.requests))
+    writing = asyncio.create_task(client.write("s9", [turn("now")], durable=True))
+    while await asyncio.to_thread(box(client).waiting) < 4:  # noqa: ASYNC110 - another thread puts the entry
+        await asyncio.sleep(0)
+    goes_on.set()
+    assert (await writing).status == "stored"
+    await asyncio.to_thread(server.wait_until, lambda s: all(s.texts(f"s{number}") for number in (1, 2, 3)))
+    written = [seen.body["session_id"] for seen in server.requests if seen.path == "/v1/write"]
+    assert written == ["s1", "s9", "s2", "s3"]
 
 
 async def test_two_clients_of_one_outbox_deliver_each_entry_once(server: MemoryServer, make_client: MakeClient) -> None:
