@@ -15,6 +15,7 @@ import httpx
 
 from memory_service.client.errors import ServiceUnavailable, UnavailableReason, invalid
 from memory_service.client.requests import Answer, Request
+from memory_service.contract.certificates import certificates
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """More than any answer of the service: 1,000 items of a page at their longest stay below it."""
@@ -98,7 +99,7 @@ class Transport:
         made_for = (asyncio.get_running_loop(), secure, ca)
         if self._pool is None or self._made_for != made_for:
             # A pool of another loop cannot be closed from this one; its sockets go with its memory.
-            verify: ssl.SSLContext | bool = ssl.create_default_context(cadata=ca) if secure else False
+            verify: ssl.SSLContext | bool = _trust(ca) if secure else False
             self._pool = httpx.AsyncClient(
                 transport=self._over,
                 verify=verify,
@@ -109,6 +110,15 @@ class Transport:
             )
             self._made_for = made_for
         return self._pool
+
+
+def _trust(ca: str | None) -> ssl.SSLContext:
+    """Return what checks a store's certificate: by its own authority, else by the system's."""
+    if ca is None:
+        return ssl.create_default_context()
+    if not (found := certificates(ca)):
+        raise ssl.SSLError("the CA of the binding holds no certificate")
+    return ssl.create_default_context(cadata=found)
 
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

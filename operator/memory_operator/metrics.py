@@ -51,6 +51,18 @@ class Metrics:
             ["kind", "reason"],
             registry=registry,
         )
+        self.lost_changes = Counter(
+            "memplane_operator_lost_changes_total",
+            "Objects of a list or a watch that could not be taken; the next list brings them again.",
+            ["kind"],
+            registry=registry,
+        )
+        self.look_failures = Counter(
+            "memplane_operator_look_failures_total",
+            "Looks at the pods of a store, or at a ModelAPI, that failed for a reason nobody has thought of.",
+            ["kind"],
+            registry=registry,
+        )
         self.lost_events = Counter(
             "memplane_operator_lost_events_total", "Kubernetes Events not posted.", ["reason"], registry=registry
         )

@@ -118,6 +118,10 @@ class Operator:
             except MemoryOperatorError as error:
                 logger.warning("resync failed", extra={"error": type(error).__name__})
                 continue
+            except Exception:
+                # The caches are followed by watches all the same; `livez` says so when it lasts.
+                logger.exception("resync failed")
+                continue
             self.vitals.resynced_at = time.monotonic()
             if ghosts:
                 logger.info("resync found vanished objects", extra={"ghosts": ghosts})

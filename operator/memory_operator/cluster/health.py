@@ -19,6 +19,7 @@ from memory_operator import names
 from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import MemoryOperatorError
 from memory_operator.settings import OperatorSettings
+from memory_service.contract.certificates import certificates
 from memory_service.contract.health import HealthReport
 
 _MAX_BYTES = 256 * 1024
@@ -89,6 +90,16 @@ def _set(done: asyncio.Future[None]) -> None:
         done.set_result(None)
 
 
+async def _content(response: aiohttp.ClientResponse) -> bytes:
+    """Return an answer, however many pieces it comes in, and no more of it than a report may have."""
+    content = bytearray()
+    async for piece in response.content.iter_any():
+        content += piece
+        if len(content) > _MAX_BYTES:
+            raise HealthUnavailable(f"gave a report of more than {_MAX_BYTES} bytes")
+    return bytes(content)
+
+
 class HttpHealthReader:
     """Asks over HTTP with the operator's own token."""
 
@@ -111,8 +122,12 @@ class HttpHealthReader:
             raise HealthUnavailable("the store's CA is not known")
         context = self._contexts.get(target.ca)
         if context is None:
+            found = certificates(target.ca)
+            if not found:
+                # Nothing at all would mean the authorities of the system.
+                raise HealthUnavailable("the store's CA is not a certificate")
             try:
-                context = ssl.create_default_context(cadata=target.ca)
+                context = ssl.create_default_context(cadata=found)
             except ssl.SSLError as error:
                 raise HealthUnavailable("the store's CA is not a certificate") from error
             self._contexts = {**dict(list(self._contexts.items())[-63:]), target.ca: context}
@@ -144,7 +159,7 @@ class HttpHealthReader:
                 server_hostname=target.server_name if target.scheme == "https" else None,
                 allow_redirects=False,
             ) as response:
-                content = await response.content.read(_MAX_BYTES)
+                content = await _content(response)
                 if response.status != 200:
                     raise HealthUnavailable(f"answered {response.status}")
         except TimeoutError as error:

@@ -51,6 +51,11 @@ async def follow(context: Context, watcher: Watcher, kind: Kind, namespace: str 
             await asyncio.sleep(backoff.next("watch"))
             if isinstance(error, Expired):
                 await _list_again(context, kind, namespace)
+        except Exception:
+            # Whatever it is: this watch is opened anew, and those of the other kinds go on.
+            context.metrics.watch_failures.labels(kind.name, "Unexpected").inc()
+            logger.exception("watch broke off", extra={"kind": kind.name})
+            await asyncio.sleep(backoff.next("watch"))
         else:
             backoff.reset("watch")
 

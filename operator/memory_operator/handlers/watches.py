@@ -27,7 +27,7 @@ def take(context: Context, kind: Kind, event_type: str | None, body: JsonObject)
     else:
         body.setdefault("apiVersion", kind.api_version)
         body.setdefault("kind", kind.name)
-        changed = context.cache.put(kind, body)
+        changed = context.take(kind, body)
     context.enqueue(changed)
 
 

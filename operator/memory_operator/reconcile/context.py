@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,7 +13,7 @@ from memory_operator.cluster.client import Cluster
 from memory_operator.cluster.health import HealthTarget
 from memory_operator.cluster.keys import TOKEN_REVIEW, ReconcileKey
 from memory_operator.cluster.kinds import Kind
-from memory_operator.crd.base import ObjectKey
+from memory_operator.crd.base import JsonObject, ObjectKey
 from memory_operator.crd.memory_store import MemoryStoreSpec
 from memory_operator.desired.plan import ChildKey
 from memory_operator.metrics import Metrics
@@ -22,6 +23,8 @@ from memory_operator.reconcile.rollouts import Rollouts
 from memory_operator.reconcile.strangers import Strangers
 from memory_operator.settings import OperatorSettings
 from memory_operator.status.snapshot import HealthState, ProbeResult
+
+logger = logging.getLogger(__name__)
 
 _TOKEN_REVIEW_DELAY_SECONDS = 1.0
 """One write for a burst of new stores; until then a store's tokens are checked by signature only."""
@@ -78,6 +81,15 @@ class Context:
     """Has a store's health read after some seconds."""
     watch_model: Callable[[ObjectKey], None] = lambda model: None
     """Has a ModelAPI probed."""
+
+    def take(self, kind: Kind, body: JsonObject) -> set[ReconcileKey]:
+        """Take an object of a list or a watch and return what it concerns; one that cannot be read ends neither."""
+        try:
+            return self.cache.put(kind, body)
+        except Exception:
+            self.metrics.lost_changes.labels(kind.name).inc()
+            logger.exception("object not taken", extra={"kind": kind.name})
+            return set()
 
     def enqueue(self, keys: Iterable[ReconcileKey], *, in_background: bool = False) -> None:
         """Have these objects looked at; in the background: after those that somebody has changed."""

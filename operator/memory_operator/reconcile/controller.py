@@ -100,7 +100,7 @@ async def resync_kind(context: Context, kind: Kind, selector: str) -> tuple[int,
             # Nobody holds a page for longer than this: all objects at once are several times the caches.
             for body in page.items:
                 there[key_of(body)] = body["metadata"]["uid"]
-                changed |= context.cache.put(kind, body)
+                changed |= context.take(kind, body)
             context.listed[(kind, namespace)] = page.resource_version
             oldest = page.resource_version if oldest is None else min(oldest, page.resource_version)
     for key, uid in context.cache.missing(kind, there, oldest or 0):

@@ -8,6 +8,7 @@ fail. What is found is put where a reconcile reads it, and the object is enqueue
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -17,17 +18,21 @@ from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.health import AddressResolver, HealthReader, HealthTarget, HealthUnavailable
 from memory_operator.cluster.keys import ReconcileKey
+from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.probing import ModelProber
 from memory_operator.crd import conditions, model_api
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.conditions import ConditionType
 from memory_operator.errors import InvalidSpec
+from memory_operator.metrics import Metrics
 from memory_operator.pacing import Backoff
 from memory_operator.queue import WorkQueue
 from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.store import health_target
 from memory_operator.status.snapshot import HealthState
 from memory_service.contract.health import Counters, HealthReport
+
+logger = logging.getLogger(__name__)
 
 _CATCH_UP_SECONDS = (0.7, 1.0, 2.0)
 """Delays of the polls after new bindings, until the replicas use them; then the interval of what is not ready."""
@@ -63,11 +68,18 @@ class _Rounds:
     """Looks at objects whenever their time has come, some of them at once."""
 
     def __init__(
-        self, look: Callable[[ObjectKey], Awaitable[float | None]], clock: Callable[[], float], at_once: int
+        self,
+        kind: Kind,
+        look: Callable[[ObjectKey], Awaitable[float | None]],
+        clock: Callable[[], float],
+        at_once: int,
+        metrics: Metrics,
     ) -> None:
         """`look` returns in how many seconds to look again, None when there is nothing to see."""
+        self._kind = kind
         self._look = look
         self._at_once = at_once
+        self._metrics = metrics
         self._queue: WorkQueue[ObjectKey] = WorkQueue(clock, Backoff(1, 60, random.random))
 
     @property
@@ -83,10 +95,18 @@ class _Rounds:
     async def _look_once(self, key: ObjectKey) -> None:
         try:
             seconds = await self._look(key)
+        except Exception:
+            # Whatever one object has brought about: the others are looked at as before.
+            delay = self._queue.retry(key)
+            self._metrics.look_failures.labels(self._kind.name).inc()
+            fields = {"kind": self._kind.name, "object": str(key), "seconds": round(delay, 2)}
+            logger.exception("look failed", extra=fields)
+        else:
+            self._queue.succeed(key)
+            if seconds is not None:
+                self._queue.add_after(key, seconds)
         finally:
             self._queue.done(key)
-        if seconds is not None:
-            self._queue.add_after(key, seconds)
 
     async def _work(self) -> None:
         while True:
@@ -105,7 +125,7 @@ class HealthMonitor(_Rounds):
     def __init__(
         self, context: Context, reader: HealthReader, resolver: AddressResolver, clock: Callable[[], float]
     ) -> None:
-        super().__init__(self.look, clock, context.settings.health_concurrency)
+        super().__init__(kinds.MEMORY_STORE, self.look, clock, context.settings.health_concurrency, context.metrics)
         self._context = context
         self._reader = reader
         self._resolver = resolver
@@ -242,6 +262,11 @@ class HealthMonitor(_Rounds):
         except HealthUnavailable as error:
             self._context.metrics.health_reads.labels("failed").inc()
             return str(error)
+        except Exception as error:
+            # Whatever it is: what the pod said last must not stand for it.
+            self._context.metrics.health_reads.labels("failed").inc()
+            logger.exception("store not asked", extra={"object": str(target.store)})
+            return f"could not be asked ({type(error).__name__})"
         self._context.metrics.health_reads.labels("ok").inc()
         return report
 
@@ -250,7 +275,7 @@ class ModelMonitor(_Rounds):
     """Probes the ModelAPIs."""
 
     def __init__(self, context: Context, prober: ModelProber, clock: Callable[[], float]) -> None:
-        super().__init__(self.poll, clock, _PROBES_AT_ONCE)
+        super().__init__(kinds.MODEL_API, self.poll, clock, _PROBES_AT_ONCE, context.metrics)
         self._context = context
         self._prober = prober
         context.watch_model = self._queue.add

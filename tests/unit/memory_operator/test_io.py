@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,6 +35,7 @@ from memory_operator.reconcile.ledger import Ledger
 from memory_operator.reconcile.monitor import HealthMonitor
 from memory_operator.settings import InvalidSettings, OperatorSettings, from_environment
 from memory_service.contract.health import HealthReport
+from tests.fakes.kube_api import make_certificates
 from tests.unit.memory_operator.test_desired import body
 from tests.unit.memory_operator.world import Clock, World, report
 
@@ -41,20 +44,22 @@ STORE = ObjectKey("a", "notes")
 
 
 @asynccontextmanager
-async def listening(handler: Handler) -> AsyncIterator[str]:
+async def listening(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     application = web.Application()
     application.router.add_route("*", "/{rest:.*}", handler)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     try:
         yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
 
 
-async def read(handler: Handler, token_file: Path = Path("/nowhere"), scheme: str = "http") -> HealthReport:
-    settings = OperatorSettings(token_file=str(token_file), health_timeout_seconds=0.5)
+async def read(
+    handler: Handler, token_file: Path = Path("/nowhere"), scheme: str = "http", seconds: float = 10
+) -> HealthReport:
+    settings = OperatorSettings(token_file=str(token_file), health_timeout_seconds=seconds)
     async with listening(handler) as address, aiohttp.ClientSession() as session:
         reader = HttpHealthReader(session, settings)
         return await reader.read(HealthTarget(STORE, scheme, "notes-memory.a.svc.cluster.local"), address)
@@ -92,7 +97,7 @@ async def test_a_pod_that_does_not_answer_is_given_up() -> None:
         return web.Response()
 
     with pytest.raises(HealthUnavailable, match="in time"):
-        await read(answer)
+        await read(answer, seconds=0.1)
 
 
 async def test_tls_needs_a_known_ca() -> None:
@@ -101,6 +106,57 @@ async def test_tls_needs_a_known_ca() -> None:
 
     with pytest.raises(HealthUnavailable, match="CA"):
         await read(answer, scheme="https")
+
+
+async def read_over_tls(folder: Path, ca: Callable[[str], str]) -> HealthReport:
+    """Have a report of a store under an authority of its own, of which the operator is given this text."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=report("r1").model_dump_json())
+
+    tls = make_certificates(folder)
+    async with listening(answer, tls) as address, aiohttp.ClientSession() as session:
+        text = ca((folder / "ca.crt").read_text())
+        reader = HttpHealthReader(session, OperatorSettings(health_timeout_seconds=10))
+        return await reader.read(HealthTarget(STORE, "https", "localhost", text), address)
+
+
+async def test_a_bundle_with_comments_in_any_language_is_an_authority(tmp_path: Path) -> None:
+    found = await read_over_tls(tmp_path, lambda pem: f"# Autoridad Raíz de la compañía\n{pem}\n# 終わり\n")
+    assert found.bindings_revision == "r1"
+
+
+@pytest.mark.parametrize("text", ["", "# Raíz\n", "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----"])
+async def test_what_is_no_certificate_is_no_authority(tmp_path: Path, text: str) -> None:
+    with pytest.raises(HealthUnavailable, match="CA is not a certificate"):
+        await read_over_tls(tmp_path, lambda pem: text)
+
+
+async def test_a_report_is_read_to_its_end_however_it_is_cut() -> None:
+    text = report("r1").model_dump_json().encode()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in (text[:1], text[1:400], text[400:]):
+            await response.write(piece)
+            await asyncio.sleep(0)
+        return response
+
+    assert (await read(answer)).bindings_revision == "r1"
+
+
+async def test_an_answer_without_an_end_is_no_report() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b" " * 65536)
+        return response
+
+    with pytest.raises(HealthUnavailable, match="more than 262144 bytes"):
+        await read(answer)
 
 
 def test_addresses_of_both_families_have_a_port() -> None:
@@ -279,6 +335,46 @@ async def test_a_port_that_takes_no_connection_is_not_waited_for_long() -> None:
                 reader = HttpHealthReader(session, OperatorSettings(health_timeout_seconds=0.1))
                 with pytest.raises(HealthUnavailable, match="in time"):
                     await reader.touch(f"127.0.0.1:{address[1]}")
+
+
+class Broken(Reader):
+    """Fails as nobody has thought of."""
+
+    async def read(self, target: HealthTarget, address: str) -> HealthReport:
+        raise TypeError("nobody has thought of it")
+
+    async def touch(self, address: str) -> None:
+        raise TypeError("nobody has thought of it")
+
+
+async def test_a_store_that_cannot_even_be_asked_is_not_well_and_ends_nothing() -> None:
+    world = World()
+    store = await world.ready_store()
+    monitor = HealthMonitor(world.context, Broken(), lambda key: ["one"], world.clock.monotonic)
+    monitor.watch(store, 0.1)
+    await run(world, monitor, 30, lambda: world.of_store(store, "Ready") == ("Unknown", "HealthUnreachable"))
+    assert world.of_store(store, "Ready") == ("Unknown", "HealthUnreachable")
+    assert "TypeError" in str(world.get(kinds.MEMORY_STORE, "notes")["status"]["conditions"])
+
+
+async def test_a_look_that_fails_is_counted_and_made_again_later_and_the_others_go_on() -> None:
+    world, asked = World(), []
+    await world.ready_store()
+    await world.ready_store("other")
+
+    def resolver(store: ObjectKey) -> list[str]:
+        asked.append(store.name)
+        if store == STORE:
+            raise TypeError("nobody has thought of it")
+        return []
+
+    monitor = HealthMonitor(world.context, Reader(), resolver, world.clock.monotonic)
+    for name in ("notes", "other"):
+        monitor.watch(ObjectKey("a", name), 0.1)
+    await run(world, monitor, 200, lambda: False)
+    failures = world.context.metrics.look_failures.labels("MemoryStore")._value.get()
+    assert 3 <= failures == asked.count("notes") <= 10
+    assert asked.count("other") > failures
 
 
 async def test_numbers_reach_the_status_at_most_every_half_minute() -> None:

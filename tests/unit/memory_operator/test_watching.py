@@ -23,6 +23,7 @@ from memory_operator.errors import ClusterUnavailable, Forbidden
 from memory_operator.handlers import children
 from memory_operator.handlers.watches import kopf_settings
 from memory_operator.pacing import TokenBucket
+from memory_operator.reconcile.controller import resync
 from memory_operator.reconcile.strangers import Strangers
 from memory_operator.settings import OperatorSettings
 from tests.unit.memory_operator.test_io import Handler, listening
@@ -178,6 +179,31 @@ async def test_a_watch_that_breaks_goes_on_where_it_was(monkeypatch: pytest.Monk
     await played(world, script, monkeypatch)
     assert script.opened == [start, start + 9, start + 9]
     assert world.context.cache.child(kinds.SERVICE, ObjectKey("a", "notes-memory")) is None
+
+
+async def test_an_object_that_cannot_be_read_ends_neither_its_watch_nor_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.store()
+    await world.settle()
+    await world.restart()
+    start = world.context.listed[(kinds.SERVICE, None)]
+    odd = service(world, start + 5)
+    odd["metadata"]["ownerReferences"] = [7]
+    script = Script([WatchEvent("MODIFIED", odd), WatchEvent("BOOKMARK", body("", start + 9))])
+    await played(world, script, monkeypatch)
+    assert script.opened == [start, start + 9]
+    world.get(kinds.SERVICE, "notes-memory")["metadata"]["ownerReferences"] = [7]
+    world.get(kinds.SERVICE, "notes-memory")["metadata"]["resourceVersion"] = str(start + 7)
+    await resync(world.context)
+    assert world.context.metrics.lost_changes.labels("Service")._value.get() == 2
+
+
+async def test_a_watch_that_fails_as_nobody_has_thought_of_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    await world.restart()
+    script = Script([TypeError("nobody has thought of it")])
+    await played(world, script, monkeypatch)
+    assert len(script.opened) == 2
 
 
 async def test_what_an_expired_watch_has_missed_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
