@@ -13,7 +13,7 @@ ChildKey = tuple[str, str]
 """Kind and name."""
 
 REMOVED_KINDS: Final = frozenset({"ConfigMap", "Deployment", "PodDisruptionBudget", "Service", "ServiceAccount"})
-"""What a change of a spec can make unwanted. The operator may delete nothing else, least of all a claim with its data."""
+"""What a change of a spec can make unwanted. The operator may delete nothing else, least of all a claim."""
 
 
 @dataclass(frozen=True, slots=True)
