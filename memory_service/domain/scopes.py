@@ -7,15 +7,10 @@ refusal out, and an owner that cannot be named is a refusal, never a wider query
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 
 from memory_service.contract.ids import SESSION_PATTERN, WORKSPACE_PATTERN
 from memory_service.contract.scopes import Scope
@@ -33,7 +28,7 @@ from memory_service.domain.owners import (
     SessionErasure,
     agent_mark,
 )
-from memory_service.errors import Erased, FieldProblem, Forbidden, InvalidRequest, ScopeUnresolved
+from memory_service.errors import FieldProblem, Forbidden, InvalidRequest, ScopeUnresolved
 
 _SESSION = re.compile(SESSION_PATTERN)
 _WORKSPACE = re.compile(WORKSPACE_PATTERN)
@@ -384,14 +379,6 @@ def subject_erasure(caller: Caller, subject: ErasureSubject) -> Erasure:
     )
 
 
-# Generations ---------------------------------------------------------------------------------------------------------
-
-_GENERATION_VERSION = b"memplane generation 1"
-_HASH_BYTES = 16
-_NUMBER_BYTES = 8
-_CHECK_BYTES = 8
-
-
 def generation_owners(caller: Caller, session_id: str | None = None) -> tuple[Owner, ...]:
     """Return the owners whose generations say whether anything that this call builds on was erased.
 
@@ -403,102 +390,6 @@ def generation_owners(caller: Caller, session_id: str | None = None) -> tuple[Ow
     if session_id is not None:
         owners.append(session_owner(caller, session_id))
     return tuple(owners)
-
-
-def encode_generation(numbers: Mapping[Owner, int]) -> str:
-    """Return the opaque string that answers carry, over the owners of `generation_owners` with their numbers."""
-    return _encoded_generation(frozenset(numbers.items()))
-
-
-@lru_cache(maxsize=4_096)
-def _encoded_generation(numbers: frozenset[tuple[Owner, int]]) -> str:
-    """Return the string; it is the same until something is erased, and every answer carries it."""
-    entries = b"".join(sorted(owner_hash(owner) + number.to_bytes(_NUMBER_BYTES, "big") for owner, number in numbers))
-    return _to_text(entries + _check_bytes(entries))
-
-
-def check_generation(given: str, numbers: Mapping[Owner, int], home: Owner) -> None:
-    """Raise unless nothing that `given` knows of was erased since.
-
-    Only owners that are named on both sides are compared: a recall without a session knows nothing of the session.
-    `home` is `home_owner(caller)`: a string that does not name it was given to somebody else.
-
-    Raises:
-        Erased: an owner moved on since the string was given.
-        InvalidRequest: the string was not made by this store for this caller.
-    """
-    known = _decode_generation(given)
-    if owner_hash(home) not in known:
-        raise _foreign_generation()
-    for owner, number in numbers.items():
-        then = known.get(owner_hash(owner))
-        if then is None or then == number:
-            continue
-        if then > number:
-            raise _foreign_generation()
-        raise Erased(
-            f"what this call builds on was erased meanwhile (scope {owner.scope.value!r}); "
-            "nothing was stored; do not send it again, and go on from a new recall"
-        )
-
-
-def check_queued(queued_seconds: float, now: datetime, erased_at: Iterable[datetime | None]) -> None:
-    """Raise unless the turns were said after the last erasure of every owner of `generation_owners`.
-
-    An erasure in the same instant wins: what was said then is taken as erased.
-
-    Raises:
-        Erased: the turns had been queued when one of the owners was erased.
-    """
-    waited = timedelta(seconds=queued_seconds)
-    for moment in erased_at:
-        if moment is not None and now - moment <= waited:
-            raise Erased(
-                f"these turns were queued {queued_seconds:g} s ago and their owner was erased after that; "
-                "nothing was stored; do not send them again"
-            )
-
-
-def owner_hash(owner: Owner) -> bytes:
-    """Return 16 bytes that stand for one owner and no other."""
-    digest = hashlib.sha256()
-    for part in (owner.scope.value, owner.agent, owner.principal, owner.session, owner.workspace):
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "big"))
-        digest.update(data)
-    return digest.digest()[:_HASH_BYTES]
-
-
-def _decode_generation(text: str) -> dict[bytes, int]:
-    try:
-        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, UnicodeEncodeError, ValueError) as error:
-        raise _foreign_generation() from error
-    if _to_text(raw) != text:
-        raise _foreign_generation()
-    entries, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
-    size = _HASH_BYTES + _NUMBER_BYTES
-    if len(raw) < _CHECK_BYTES or len(entries) % size or _check_bytes(entries) != check:
-        raise _foreign_generation()
-    return {
-        entries[at : at + _HASH_BYTES]: int.from_bytes(entries[at + _HASH_BYTES : at + size], "big")
-        for at in range(0, len(entries), size)
-    }
-
-
-def _to_text(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def _check_bytes(entries: bytes) -> bytes:
-    return hashlib.sha256(_GENERATION_VERSION + entries).digest()[:_CHECK_BYTES]
-
-
-def _foreign_generation() -> InvalidRequest:
-    return InvalidRequest(
-        "`generation` was not given to this caller by this store; send it as it came in an answer, or leave it out",
-        [FieldProblem("generation", "the string of an earlier answer, unchanged", None)],
-    )
 
 
 # Checks --------------------------------------------------------------------------------------------------------------

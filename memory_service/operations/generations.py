@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory_service.domain import scopes
+from memory_service.domain import generations, scopes
 from memory_service.domain.callers import Caller
 from memory_service.ports.storage import Transaction
 
@@ -24,14 +24,14 @@ def share_generation(
     rows = tx.owners.share(scopes.generation_owners(caller, session_id))
     numbers = {owner: row.generation for owner, row in rows.items()}
     if given is not None:
-        scopes.check_generation(given, numbers, scopes.home_owner(caller))
+        generations.check(given, numbers, scopes.home_owner(caller))
     if queued_seconds is not None:
-        scopes.check_queued(queued_seconds, tx.now(), [row.erased_at for row in rows.values()])
-    return scopes.encode_generation(numbers)
+        generations.check_queued(queued_seconds, tx.now(), [row.erased_at for row in rows.values()])
+    return generations.encode(numbers)
 
 
 def read_generation(tx: Transaction, caller: Caller, session_id: str | None) -> str:
     """Return the generation of a read; an owner that has no row yet counts as 0."""
     owners = scopes.generation_owners(caller, session_id)
     found = tx.owners.find(owners)
-    return scopes.encode_generation({owner: found[owner].generation if owner in found else 0 for owner in owners})
+    return generations.encode({owner: found[owner].generation if owner in found else 0 for owner in owners})
