@@ -166,10 +166,10 @@ class Cache:
         """Return the stores that name a ModelAPI."""
         return sorted(self._stores_of_model.get(model, ()))
 
-    def namespace_labels(self, namespace: str) -> dict[str, str]:
-        """Return a namespace's labels; its name's label alone when namespaces are not watched."""
+    def namespace_labels(self, namespace: str) -> dict[str, str] | None:
+        """Return a namespace's labels; None where they are not known: not yet, or because no namespace is watched."""
         known = self._namespaces.get(namespace)
-        return dict(known.labels) if known else {names.NAMESPACE_NAME_LABEL: namespace}
+        return dict(known.labels) if known else None
 
     def addresses(self, store: ObjectKey) -> tuple[str, ...]:
         """Return the addresses of a store's pods, of those that are not ready too."""
@@ -210,9 +210,10 @@ class Cache:
             return self._remove_slice(key)
         if kind == kinds.NAMESPACE:
             known = self._namespaces.get(key.name)
-            if known is not None and uid in (None, known.uid):
-                del self._namespaces[key.name]
-            return set()
+            if known is None or uid not in (None, known.uid):
+                return set()
+            del self._namespaces[key.name]
+            return self._in_namespace(key.name)
         child = self._children[kind.name].get(key)
         if child is None or (uid is not None and child.uid != uid):
             return set()
@@ -344,6 +345,10 @@ class Cache:
         self._namespaces[name] = _Namespace(body["metadata"]["uid"], version(body), labels)
         if old is not None and old.labels == labels:
             return set()
+        return self._in_namespace(name)
+
+    def _in_namespace(self, name: str) -> set[ReconcileKey]:
+        """Return what a selector of namespaces may mean: the agents of one, and their stores."""
         agents = [key for key in self._own[names.AGENT_MEMORY] if key.namespace == name]
         found = {ReconcileKey(names.AGENT_MEMORY, key) for key in agents}
         return found | {

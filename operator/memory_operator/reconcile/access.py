@@ -10,13 +10,17 @@ from memory_operator.reconcile.context import Context
 
 
 def is_allowed(context: Context, store: MemoryStore, namespace: str) -> bool:
-    """Whether agents of a namespace may bind to a store; its own namespace always may."""
+    """Whether agents of a namespace may bind to a store; its own namespace always may.
+
+    Where a namespace's labels are not known no selector matches: "not in", and an empty one, would match anything.
+    """
     if namespace == store.id.namespace:
         return True
     allowed = store.spec.access.allowed_namespaces
     if namespace in allowed.names:
         return True
-    return allowed.selector is not None and allowed.selector.matches(context.cache.namespace_labels(namespace))
+    labels = context.cache.namespace_labels(namespace)
+    return allowed.selector is not None and labels is not None and allowed.selector.matches(labels)
 
 
 def holder(context: Context, account: ObjectKey) -> ObjectKey | None:

@@ -100,6 +100,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     snapshot = AgentSnapshot(
         store=view,
         is_allowed=allowed,
+        are_labels_known=context.cache.namespace_labels(key.namespace) is not None,
         holder=taken_by,
         is_acknowledged=acknowledged,
         deployment=replace(deployment, trouble=trouble) if deployment else None,

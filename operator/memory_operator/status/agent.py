@@ -35,6 +35,8 @@ def _accepted(agent: AgentMemory, snapshot: AgentSnapshot) -> Condition:
         return Condition(kind, False, Reason.SERVICE_ACCOUNT_TAKEN, message)
     if agent.store is not None and snapshot.store is not None and not snapshot.is_allowed:
         message = f"MemoryStore {str(agent.store)!r} does not allow the namespace {agent.id.namespace!r}."
+        if not snapshot.are_labels_known:
+            message += " It would have to name it: the operator does not know its labels."
         return Condition(kind, False, Reason.STORE_NOT_ALLOWED, message)
     return Condition(kind, True, Reason.ACCEPTED, "The binding is valid.")
 

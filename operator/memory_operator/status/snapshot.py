@@ -153,6 +153,8 @@ class AgentSnapshot:
     store: StoreView | None = None
     """None: it does not exist."""
     is_allowed: bool = True
+    are_labels_known: bool = True
+    """Whether the operator knows the labels of the agent's namespace, which a store may select by."""
     holder: str | None = None
     """The older binding that has this one's ServiceAccount."""
     is_acknowledged: bool | None = None

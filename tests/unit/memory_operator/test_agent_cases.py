@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from memory_operator.crd.base import ObjectKey
 from memory_operator.handlers.watches import take
 from memory_operator.reconcile.controller import work_once
 from memory_service.client import binding
-from tests.unit.memory_operator.world import World, report
+from tests.unit.memory_operator.world import SETTINGS, World, report
 
 TEMPLATE: dict[str, Any] = {"template": {"spec": {"containers": [{"name": "agent", "image": "agent:1"}]}}}
 DEGRADED = "MemoryDegraded"
@@ -258,6 +259,49 @@ async def test_a_namespace_may_be_allowed_by_its_labels(world: World) -> None:
     world.cluster.edit(kinds.NAMESPACE, key, lambda live: live["metadata"].update(labels={"team": "x"}))
     await world.settle()
     assert world.of_agent(agent, "Accepted") == ("True", "Accepted")
+
+
+_ANY: list[dict[str, Any]] = [
+    {},
+    {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["untrusted"]}]},
+    {"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]},
+    {"matchLabels": {"kubernetes.io/metadata.name": "b"}},
+]
+
+
+@pytest.mark.parametrize("selector", _ANY)
+@pytest.mark.parametrize("namespaces", [("a", "b"), ()])
+async def test_no_selector_matches_a_namespace_whose_labels_are_not_known(
+    selector: dict[str, Any], namespaces: tuple[str, ...]
+) -> None:
+    world = World(replace(SETTINGS, watch_namespaces=namespaces))
+    await world.ready_store(access={"allowedNamespaces": {"selector": selector}})
+    labels = {"kubernetes.io/metadata.name": "b"}
+    world.filter = lambda kind, event, body: kind != kinds.NAMESPACE
+    world.cluster.make(kinds.NAMESPACE, {"metadata": {"name": "b", "labels": labels}})
+    agent = world.agent(namespace="b", memoryStoreNamespace="a")
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("False", "StoreNotAllowed")
+    assert "does not know its labels" in str(world.get(kinds.AGENT_MEMORY, "helper", "b")["status"]["conditions"])
+    assert world.get(kinds.CONFIG_MAP, "notes-bindings-0").get("data") is None
+    world.filter = lambda kind, event, body: True
+    world.cluster.edit(kinds.NAMESPACE, ObjectKey("", "b"), lambda live: live["metadata"].update(labels=labels))
+    await world.restart()
+    await world.settle()
+    is_row_there = "b.helper.json" in world.get(kinds.CONFIG_MAP, "notes-bindings-0").get("data", {})
+    assert is_row_there == (not namespaces), "the labels come in cluster mode alone"
+
+
+async def test_a_namespace_that_is_made_again_is_judged_by_its_new_labels(world: World) -> None:
+    await world.ready_store(access={"allowedNamespaces": {"selector": {"matchLabels": {"team": "x"}}}})
+    world.cluster.make(kinds.NAMESPACE, {"metadata": {"name": "b", "labels": {"team": "x"}}})
+    agent = world.agent(namespace="b", memoryStoreNamespace="a")
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("True", "Accepted")
+    world.cluster.remove(kinds.NAMESPACE, "", "b")
+    await world.settle()
+    assert world.of_agent(agent, "Accepted") == ("False", "StoreNotAllowed")
+    assert world.get(kinds.CONFIG_MAP, "notes-bindings-0").get("data") is None
 
 
 async def test_a_permission_that_is_taken_back_unbinds_and_leaves_the_agent_running(world: World) -> None:
