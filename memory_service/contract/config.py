@@ -5,7 +5,6 @@ Secrets are never in it: a field whose name ends in `File` names a file that hol
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self
 from urllib.parse import urlsplit
@@ -270,9 +269,9 @@ class WorkerConfig(FileModel):
 
     mode: WorkerMode = WorkerMode.INLINE
     concurrency: Annotated[int, Field(ge=1, le=64)] = 4
-    lease_seconds: Annotated[float, Field(ge=1)] = 30
-    poll_seconds: Annotated[float, Field(gt=0)] = 1
-    sweep_seconds: Annotated[float, Field(gt=0)] = 30
+    lease_seconds: Annotated[float, Field(ge=1, le=86_400)] = 30
+    poll_seconds: Annotated[float, Field(gt=0, le=86_400)] = 1
+    sweep_seconds: Annotated[float, Field(gt=0, le=86_400)] = 30
 
 
 class ServiceConfig(FileModel):
@@ -306,11 +305,6 @@ class ServiceConfig(FileModel):
         """Whether turns that leave the window are folded into a digest."""
         has_model = self.models.chat.url is not None
         return has_model if self.medium_term.enabled is None else self.medium_term.enabled and has_model
-
-    @property
-    def idle_after(self) -> timedelta:
-        """How long a session rests before the sweeper extracts it."""
-        return timedelta(seconds=self.extraction.idle_seconds)
 
     @model_validator(mode="after")
     def _marks_are_in_order(self) -> Self:

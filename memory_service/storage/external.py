@@ -114,6 +114,9 @@ class ExternalStorage:
                 await asyncio.wait_for(self.read(lambda tx: tx.owners.principal_name("")), _HEALTH_SECONDS)
                 self._move_to(Reason.OK)
                 state, message = Reason.OK, ""
+            except StorageUnavailable as error:
+                self._move_to(Reason(error.reason))
+                state, message = self._state, error.detail
             except (MemoryServiceError, TimeoutError) as error:
                 self._move_to(Reason.STORAGE_UNREACHABLE)
                 state, message = Reason.STORAGE_UNREACHABLE, f"the database does not answer: {type(error).__name__}"
@@ -235,7 +238,7 @@ class ExternalStorage:
     def _transact(self, work: Callable[[Transaction], T]) -> T:
         was_lost = False
         for run in range(1, _RUNS + 1):
-            connection = self._connections.take()
+            connection = self._take()
             link = self._link(connection)
             tx = RowTransaction(link, self.searches, writes=True)
             attempt: Attempt[T] = Attempt(link)
@@ -264,7 +267,7 @@ class ExternalStorage:
 
     def _read(self, work: Callable[[Transaction], T]) -> T:
         for is_last in (False, True):
-            connection = self._connections.take()
+            connection = self._take()
             try:
                 link = self._link(connection)
                 link.begin(_BEGIN_READ)
@@ -296,10 +299,19 @@ class ExternalStorage:
                 left.append(name)
         return left
 
+    def _take(self) -> Connection:
+        """Return a connection. That the store had a DSN and has none now, or a wrong one, is an outage of storage."""
+        try:
+            return self._connections.take()
+        except Misconfigured as error:
+            raise errors.unavailable(error.detail, reason=Reason(error.reason)) from error
+
     def _outside(self, work: Callable[[Connection], T]) -> T:
         try:
             with self._connections.connect() as connection:
                 return work(connection)
+        except Misconfigured as error:
+            raise errors.unavailable(error.detail, reason=Reason(error.reason)) from error
         except psycopg.Error as error:
             raise from_postgres(error) from error
 

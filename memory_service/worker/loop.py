@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 from memory_service.contract.sessions import JobKind
 from memory_service.domain import jobs as retries
@@ -19,12 +20,17 @@ from memory_service.ports.models import UnparseableAnswer
 from memory_service.ports.process import Step
 from memory_service.ports.records import JobRow
 from memory_service.ports.storage import Transaction
+from memory_service.worker.bell import Bell
 from memory_service.worker.registry import MODEL, OPERATIONS, QUICK
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 SWEEPS_PER_UPKEEP = 20
 """Expiry and the vector index are looked after with every so many sweeps: every ten minutes by default."""
+GATHER_SECONDS = 0.1
+"""How long what was enqueued waits for more: of a burst of writes each session has one job then, not one a turn."""
 RENEWALS_PER_LEASE = 3
 """A lease is renewed this often within its length, so that one slow renewal does not lose it."""
 
@@ -43,28 +49,29 @@ class Worker:
         self._name = name
         self._operations = operations
         self._stopping = asyncio.Event()
-        self._work_there = asyncio.Event()
+        self._bells = {QUICK: Bell(), MODEL: Bell()}
+        self._gathering: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def wake(self) -> None:
         """Tell the worker that a job was enqueued; may be called from any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._work_there.set)
+            loop.call_soon_threadsafe(self._gather, loop)
 
     def stop(self) -> None:
         """Take no more jobs."""
         self._stopping.set()
-        self._work_there.set()
+        self._ring()
 
     async def run(self, *, grace: timedelta) -> None:
         """Claim and run jobs until `stop`, then give those in hand `grace` to finish and hand the rest back."""
         self._loop = asyncio.get_running_loop()
         config = self._services.config
-        slots: list[Sequence[JobKind]] = [QUICK] * max(1, config.worker.concurrency // 2)
-        slots += [MODEL] * config.extraction.concurrency
+        slots = [QUICK] * max(1, config.worker.concurrency // 2) + [MODEL] * config.extraction.concurrency
         tasks = [asyncio.create_task(self._slot(kinds), name=f"worker-{n}") for n, kinds in enumerate(slots)]
         tasks.append(asyncio.create_task(self._sweeps(), name="worker-sweep"))
+        tasks.append(asyncio.create_task(self._polls(), name="worker-poll"))
         try:
             await self._stopping.wait()
             await asyncio.wait(tasks, timeout=grace.total_seconds())
@@ -82,29 +89,56 @@ class Worker:
             await self._carry_out(job)
         return limit
 
-    async def _slot(self, kinds: Sequence[JobKind]) -> None:
+    async def _slot(self, kinds: tuple[JobKind, ...]) -> None:
+        """Run jobs while there are any, then wait for the bell. One that finds a job lets the next one look."""
+        bell = self._bells[kinds]
         while not self._stopping.is_set():
-            try:
-                job = await self._claim(kinds)
-            except StorageUnavailable as error:
-                logger.warning("no job could be claimed", extra={"reason": error.reason})
-                await self._rest()
-                continue
-            if job is None:
-                await self._rest()
-            else:
-                await self._carry_out(job)
+            job = await self._shielded("claim", self._claim(kinds))
+            if job is not None:
+                bell.ring()
+                await self._shielded("job", self._carry_out(job))
+            elif not self._stopping.is_set():
+                await bell.heard()
+        bell.ring()
 
-    async def _rest(self) -> None:
-        """Wait for new work, for a due time (polled) or for the end."""
-        if self._stopping.is_set():
-            return
-        self._work_there.clear()
+    async def _shielded(self, what: str, doing: Awaitable[T]) -> T | None:
+        """Do something that is tried again later anyway: whatever is wrong with it now ends no task of the worker."""
         try:
-            async with asyncio.timeout(self._services.config.worker.poll_seconds):
-                await self._work_there.wait()
+            return await doing
+        except StorageUnavailable as error:
+            reason = error.reason
+            logger.warning("storage is away", extra={"doing": what, "reason": reason})
+        except Exception as error:  # the worker loop
+            reason = type(error).__name__
+            logger.exception("the worker goes on", extra={"doing": what})
+        self._services.meter.count("worker_failures", doing=what, reason=reason)
+        return None
+
+    def _gather(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._gathering is None:
+            self._gathering = loop.call_later(GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._ring()
+
+    def _ring(self) -> None:
+        for bell in self._bells.values():
+            bell.ring()
+
+    async def _polls(self) -> None:
+        """Look for what became due, or what others enqueued."""
+        while await self._goes_on_after(self._services.config.worker.poll_seconds):
+            self._ring()
+
+    async def _goes_on_after(self, seconds: float) -> bool:
+        """Wait; return whether no end was asked for meanwhile."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
         except TimeoutError:
-            return
+            return True
+        return False
 
     async def _claim(self, kinds: Sequence[JobKind]) -> JobRow | None:
         lease = self._lease()
@@ -176,40 +210,27 @@ class Worker:
         logger.warning("job failed", extra={"job_id": job.id, "kind": job.kind.value, "reason": reason})
 
     async def _settle(self, work: Callable[[Transaction], bool]) -> None:
-        """Write how a job ended; where the database is away, its lease runs out and counts as the attempt."""
-        try:
-            await self._services.storage.transact(work)
-        except StorageUnavailable as error:
-            self._services.meter.count("jobs_unsettled", reason=error.reason)
+        """Write how a job ended; where that cannot be, its lease runs out and counts as the attempt."""
+        await self._shielded("settle", self._services.storage.transact(work))
 
     async def _keep_lease(self, job: JobRow, running: asyncio.Task[None]) -> None:
         lease = self._lease()
         while True:
             await asyncio.sleep(lease.total_seconds() / RENEWALS_PER_LEASE)
-            try:
-                held = await self._services.storage.transact(
-                    lambda tx: tx.jobs.renew(job, lease=lease, now=tx.now()), urgent=True
-                )
-            except StorageUnavailable:
-                continue
-            if not held:
+            held = await self._shielded(
+                "renew",
+                self._services.storage.transact(lambda tx: tx.jobs.renew(job, lease=lease, now=tx.now()), urgent=True),
+            )
+            if held is False:
                 running.cancel()
                 return
 
     async def _sweeps(self) -> None:
-        pause = self._services.config.worker.sweep_seconds
         for number in itertools.count():
             if self._stopping.is_set():
                 return
-            try:
-                await sweep(self._services, upkeep=number % SWEEPS_PER_UPKEEP == 0)
-            except StorageUnavailable as error:
-                self._services.meter.count("sweeps_missed", reason=error.reason)
-            try:
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
-            except TimeoutError:
-                continue
+            await self._shielded("sweep", sweep(self._services, upkeep=number % SWEEPS_PER_UPKEEP == 0))
+            await self._goes_on_after(self._services.config.worker.sweep_seconds)
 
     def _lease(self) -> timedelta:
         return timedelta(seconds=self._services.config.worker.lease_seconds)

@@ -492,3 +492,26 @@ async def test_rows_of_an_owner_are_looked_for_in_its_own_partition_alone(extern
 
     for partitions in await external.storage.read(plans):
         assert len({re.search(r"(?:turns|facts)_\d+", line)[0] for line in partitions}) == 1, partitions  # type: ignore[index]
+
+
+async def test_a_dsn_that_goes_and_comes_back_is_an_outage(backends: Backends, tmp_path: Path) -> None:
+    async with backends.external(tmp_path) as given:
+        file = tmp_path / "dsn"
+        file.write_text(str(given.dsn))
+        store = Store(given.model_copy(update={"dsn": None, "dsn_file": str(file)}))
+        await store.open()
+        await store.storage.transact(lambda tx: append(tx, "before"))
+        for broken in ("", "not a DSN"):
+            file.write_text(broken)
+            terminate_connections(str(given.dsn))
+            with pytest.raises(StorageUnavailable):
+                await texts(store)
+            with pytest.raises(StorageUnavailable):
+                await store.storage.transact(lambda tx: append(tx, "never"))
+            with pytest.raises(StorageUnavailable):
+                await store.storage.outside(lambda connection: connection.execute("SELECT 1"))
+            assert not (await store.storage.health())[Part.STORAGE].ok
+        file.write_text(str(given.dsn))
+        assert await texts(store) == ["before"]
+        assert (await store.storage.health())[Part.STORAGE].ok
+        await store.close()

@@ -41,8 +41,11 @@ async def sweep(services: Services, *, upkeep: bool = True) -> int:
                 JobDraft(kind=JobKind.RECONCILE_INDEX, dedupe_key="reconcile_index", run_at=now, lane="vector_index"),
             ]
         if services.engine is not None:
-            idle = tx.sessions.waiting_for_extraction(
-                idle_before=now - services.config.idle_after, limit=SWEEP_SESSIONS
+            idle_before = cut_off(now, services.config.extraction.idle_seconds)
+            idle = (
+                tx.sessions.waiting_for_extraction(idle_before=idle_before, limit=SWEEP_SESSIONS)
+                if idle_before is not None
+                else ()
             )
             drafts.extend(extract_job(services, session, now, None, force=True) for session in idle)
         unindexed = tx.sessions.waiting_for_index(limit=SWEEP_SESSIONS)

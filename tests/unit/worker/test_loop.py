@@ -1,0 +1,146 @@
+"""When a worker looks for jobs, and that nothing ends it but being told to."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from memory_service.contract.config import ServiceConfig, WorkerConfig
+from memory_service.contract.sessions import JobKind
+from memory_service.errors import Conflict, Misconfigured, StorageUnavailable
+from memory_service.worker import loop
+from memory_service.worker.loop import Worker
+from memory_service.worker.registry import MODEL, QUICK
+
+HOUR = 3_600.0
+
+
+@dataclasses.dataclass
+class Looks:
+    """A storage in which there is nothing to do, and which counts who looked; it can be in trouble."""
+
+    of: Counter[tuple[JobKind, ...]] = dataclasses.field(default_factory=Counter)
+    trouble: Exception | None = None
+
+    async def transact(self, work: Callable[[Any], Any], *, urgent: bool = False) -> Any:
+        assert not urgent
+        jobs = SimpleNamespace(claim=self._claim)
+        return work(SimpleNamespace(jobs=jobs, now=lambda: datetime.now(UTC)))
+
+    def _claim(self, *, kinds: tuple[JobKind, ...], **_: Any) -> None:
+        self.of[kinds] += 1
+        if self.trouble is not None:
+            raise self.trouble
+
+
+@dataclasses.dataclass
+class Counts:
+    of: Counter[tuple[str, str]] = dataclasses.field(default_factory=Counter)
+
+    def count(self, name: str, _amount: float = 1, **labels: str) -> None:
+        self.of[name, labels["doing"]] += 1
+
+
+@asynccontextmanager
+async def working(looks: Looks, counts: Counts, *, poll_seconds: float = HOUR) -> AsyncIterator[Worker]:
+    """Run a worker whose sweeps are left out, once every one of its tasks has looked."""
+    config = ServiceConfig(worker=WorkerConfig(poll_seconds=poll_seconds, sweep_seconds=HOUR))
+    services = SimpleNamespace(config=config, storage=looks, meter=counts)
+    worker = Worker(cast(Any, services), name="test")
+    async with asyncio.timeout(30):
+        running = asyncio.create_task(worker.run(grace=timedelta(seconds=1)))
+        await until(lambda: looks.of[QUICK] >= 2 and looks.of[MODEL] >= 4)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            await running
+
+
+async def until(there: Callable[[], bool]) -> None:
+    for _ in itertools.count():
+        if there():
+            return
+        await asyncio.sleep(0)
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def no_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sweep(*_: Any, **__: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(loop, "sweep", sweep)
+
+
+async def test_a_burst_of_writes_makes_one_task_of_each_kind_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "GATHER_SECONDS", 0.01)
+    looks = Looks()
+    async with working(looks, Counts()) as worker:
+        before = looks.of.copy()
+        for _ in range(200):
+            worker.wake()
+        await until(lambda: looks.of[QUICK] > before[QUICK] and looks.of[MODEL] > before[MODEL])
+        await settle()
+        assert looks.of - before == Counter({QUICK: 1, MODEL: 1})
+
+
+async def test_an_idle_worker_polls_with_one_task_of_each_kind() -> None:
+    looks = Looks()
+    async with working(looks, Counts(), poll_seconds=0.01):
+        before = looks.of.copy()
+        await until(lambda: looks.of[QUICK] >= before[QUICK] + 5)
+        assert looks.of[MODEL] - before[MODEL] <= looks.of[QUICK] - before[QUICK] + 1
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        StorageUnavailable("away", reason="StorageUnreachable"),
+        Misconfigured("no DSN", reason="SecretMissing"),
+        Conflict("another was first"),
+        OverflowError("a date"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_no_trouble_ends_a_task_of_the_worker(trouble: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "GATHER_SECONDS", 0)
+    looks, counts = Looks(trouble=trouble), Counts()
+    async with working(looks, counts) as worker:
+        looks.trouble = None
+        before = looks.of.copy()
+        for more in range(1, 4):
+            worker.wake()
+            await until(lambda more=more: looks.of[QUICK] >= before[QUICK] + more)
+            await settle()
+        assert looks.of[MODEL] >= before[MODEL] + 3
+    assert counts.of["worker_failures", "claim"] == 6
+
+
+async def test_a_sweep_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeps = 0
+
+    async def sweep(*_: Any, **__: Any) -> int:
+        nonlocal sweeps
+        sweeps += 1
+        raise OverflowError
+
+    monkeypatch.setattr(loop, "sweep", sweep)
+    monkeypatch.setattr(Worker, "_goes_on_after", lambda *_: asyncio.sleep(0, result=True))
+    counts = Counts()
+    async with working(Looks(), counts):
+        await until(lambda: sweeps >= 3)
+    assert counts.of["worker_failures", "sweep"] >= 3
