@@ -10,7 +10,7 @@ from memory_service.client.calls import Verbs, missing
 from memory_service.client.courier import Courier
 from memory_service.client.errors import ContractError, OutboxError, ServiceUnavailable, UnavailableReason
 from memory_service.client.outbox import lane_of
-from memory_service.client.requests import Request
+from memory_service.client.wire import Request
 from memory_service.contract.scopes import FailureMode
 from memory_service.contract.verbs import Degraded, RememberResponse, WriteResponse
 

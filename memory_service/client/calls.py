@@ -10,7 +10,7 @@ from memory_service.client.courier import Courier
 from memory_service.client.errors import ContractError, ServiceUnavailable, UnavailableReason, invalid
 from memory_service.client.exchange import Counts, Exchange
 from memory_service.client.outbox import Outbox
-from memory_service.client.requests import Request
+from memory_service.client.wire import Request
 from memory_service.contract.scopes import FailureMode
 from memory_service.contract.verbs import Degraded
 

@@ -23,8 +23,8 @@ from memory_service.client.errors import (
 )
 from memory_service.client.exchange import Counts, Exchange, refusal
 from memory_service.client.outbox import Entry, Outbox
-from memory_service.client.requests import Request
 from memory_service.client.results import Delivery
+from memory_service.client.wire import Request
 from memory_service.contract.problems import PROBLEM_PREFIX, Problem, ProblemKind
 from memory_service.contract.verbs import RememberResponse, WriteResponse
 

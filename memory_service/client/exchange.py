@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from memory_service.client.binding import BindingSource, ResolvedBinding
 from memory_service.client.breaker import Admission, Breaker
 from memory_service.client.errors import ContractError, NotAllowed, Refuser, ServiceUnavailable, UnavailableReason
-from memory_service.client.requests import AGENT_HEADER, AUTHORIZATION, USER_HEADER, Answer, Request
 from memory_service.client.transport import BrokenOff, Transport
+from memory_service.client.wire import AGENT_HEADER, AUTHORIZATION, USER_HEADER, Answer, Request
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from memory_service.client.errors import ServiceUnavailable, UnavailableReason, invalid
-from memory_service.client.requests import Answer, Request
+from memory_service.client.wire import Answer, Request
 from memory_service.contract.certificates import certificates
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
