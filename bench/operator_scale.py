@@ -118,9 +118,8 @@ def cluster_cpu_seconds(server: LocalCluster) -> float:
 
 def ready_told(operator: OperatorProcess, kind: Kind) -> int:
     """Return how many objects the operator counts as Ready: asking it costs the API server nothing."""
-    pattern = rf'memplane_operator_objects{{condition="Ready",kind="{kind.name}",status="True"}} (\S+)'
-    found = re.search(pattern, operator.metrics())
-    return int(float(found[1])) if found else 0
+    pattern = rf'memplane_operator_objects{{condition="Ready",kind="{kind.name}",reason="\w+",status="True"}} (\S+)'
+    return sum(int(float(count)) for count in re.findall(pattern, operator.metrics()))
 
 
 def peak_mib(pid: int) -> float:

@@ -40,6 +40,8 @@ class OperatorSettings:
     network_policies: bool = True
     service_monitors: bool = False
     """Whether stores get a ServiceMonitor; needs the Prometheus operator's kinds."""
+    service_monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which a Prometheus finds the stores' ServiceMonitors, `key=value` separated by commas."""
     metrics_namespaces: tuple[str, ...] = ()
     """Namespaces whose pods may reach the stores' metrics port."""
     lease_name: str = "memplane-operator"

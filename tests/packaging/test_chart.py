@@ -381,11 +381,17 @@ def environment_of(objects: list[Manifest]) -> dict[str, str]:
 
 def test_the_operator_understands_every_variable_that_it_is_given(template: Template) -> None:
     objects = template(
-        "watchNamespaces={b,a}", "metrics.namespaces={m}", "pacing.workers=3", "pacing.requestsPerSecond=12"
+        "watchNamespaces={b,a}",
+        "metrics.namespaces={m}",
+        "metrics.serviceMonitor.labels.release=prometheus",
+        "metrics.serviceMonitor.labels.team=a",
+        "pacing.workers=3",
+        "pacing.requestsPerSecond=12",
     )
     settings = from_environment(environment_of(objects))
     assert settings.watch_namespaces == ("a", "b")
     assert settings.metrics_namespaces == ("m",)
+    assert settings.service_monitor_labels == {"release": "prometheus", "team": "a"}
     assert (settings.workers, settings.requests_per_second) == (3, 12)
     assert settings.service_image == "ghcr.io/memplane/memplane:0.1.0"
 
@@ -514,11 +520,11 @@ def test_alerts_and_dashboard_select_by_labels_that_exist() -> None:
     labels = {f"{PREFIX}{metric.name}": set(metric.labels) for metric in METRICS}
     for name, collector in Metrics().registry._names_to_collectors.items():
         labels[name.removesuffix("_total").removesuffix("_bucket")] = set(getattr(collector, "_labelnames", ()))
-    labels["memplane_operator_objects"] = {"kind", "condition", "status"}
+    labels["memplane_operator_objects"] = {"kind", "condition", "status", "reason"}
     from_the_scrape = {"namespace", "pod", "service", "le"}
     for text in expressions():
         for name, selector in re.findall(r"\b(memplane_[a-z_]+)\{([^}]*)\}", text):
-            used = set(re.findall(r"([a-z_]+)=", selector))
+            used = set(re.findall(r"([a-z_]+)!?=", selector))
             base = re.sub("_(total|bucket|sum|count)$", "", name)
             assert used <= labels[base] | from_the_scrape, text
 
@@ -536,6 +542,30 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert(template: Template
         (item["alert"], item["labels"]["severity"], item["for"]) for item in alerts()
     ]
     assert {f"{row[1]}.md" for row in rows} == {path.name for path in paths}
+
+
+def rendered_alert(objects: list[Manifest], name: str) -> Manifest:
+    groups = only(objects, "PrometheusRule")["spec"]["groups"]
+    (found,) = [rule for group in groups for rule in group["rules"] if rule["alert"] == name]
+    alert: Manifest = found
+    return alert
+
+
+@pytest.mark.parametrize(
+    ("values", "seconds"), [((), 1200), (("pacing.resyncSeconds=60",), 1200), (("pacing.resyncSeconds=86400",), 345600)]
+)
+def test_the_operator_is_late_with_a_resync_by_the_interval_that_it_has(
+    template: Template, values: tuple[str, ...], seconds: int
+) -> None:
+    expression = rendered_alert(template("metrics.rules.enabled=true", *values), "MemplaneOperatorNotResyncing")["expr"]
+    assert f"memplane_operator_resync_timestamp_seconds > {seconds})" in expression
+
+
+def test_a_release_asks_for_a_leader_of_its_own(template: Template) -> None:
+    expression = rendered_alert(template("metrics.rules.enabled=true"), "MemplaneOperatorNoLeader")["expr"]
+    assert set(re.findall("memplane_operator_leader[^)]*", expression)) == {
+        'memplane_operator_leader{namespace="memplane-system"}'
+    }
 
 
 def test_every_alert_says_how_bad_it_is_and_what_users_see() -> None:

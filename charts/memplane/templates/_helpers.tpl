@@ -40,6 +40,15 @@ app.kubernetes.io/component: operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- /* Labels as the operator reads them from a variable. */ -}}
+{{- define "memplane.pairs" -}}
+{{- $pairs := list -}}
+{{- range $key, $value := . -}}
+{{- $pairs = append $pairs (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{- join "," $pairs -}}
+{{- end -}}
+
 {{- define "memplane.image" -}}
 {{- $image := index . 0 -}}
 {{- $version := index . 1 -}}

@@ -97,7 +97,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._own: dict[str, dict[ObjectKey, JsonObject]] = {kind.name: {} for kind in kinds.OWN}
-        self._told: Counter[tuple[str, str, str]] = Counter()
+        self._told: Counter[tuple[str, str, str, str]] = Counter()
         self._children: dict[str, dict[ObjectKey, Child]] = defaultdict(dict)
         self._by_owner: dict[ReconcileKey, dict[ChildKey, Child]] = defaultdict(dict)
         self._rolling: set[ObjectKey] = set()
@@ -126,8 +126,8 @@ class Cache:
         """Return all of our objects of a kind, whole."""
         yield from self._own[kind.name].values()
 
-    def told(self) -> dict[tuple[str, str, str], int]:
-        """Return how many of our objects say what: by kind, type of condition, and its status."""
+    def told(self) -> dict[tuple[str, str, str, str], int]:
+        """Return how many of our objects say what: by kind, type of condition, its status and its reason."""
         return {key: count for key, count in sorted(self._told.items()) if count}
 
     def children(self, owner: ReconcileKey) -> dict[ChildKey, Child]:
@@ -261,9 +261,9 @@ class Cache:
         """Keep one of our objects, or none any more, and count what it says: counting all at a scrape takes long."""
         objects = self._own[kind.name]
         for item in conditions.listed(objects.get(key)):
-            self._told[(kind.name, item["type"], item["status"])] -= 1
+            self._told[(kind.name, item["type"], item["status"], item["reason"])] -= 1
         for item in conditions.listed(body):
-            self._told[(kind.name, item["type"], item["status"])] += 1
+            self._told[(kind.name, item["type"], item["status"], item["reason"])] += 1
         if body is None:
             del objects[key]
         else:

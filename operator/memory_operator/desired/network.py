@@ -76,7 +76,7 @@ def network_policy(store: MemoryStore, settings: OperatorSettings) -> Manifest:
     )
 
 
-def service_monitor(store: MemoryStore) -> Manifest:
+def service_monitor(store: MemoryStore, settings: OperatorSettings) -> Manifest:
     """Return the ServiceMonitor by which the Prometheus operator scrapes a store."""
     target: JsonObject = {"port": "metrics", "path": "/metrics"}
     return child(
@@ -84,6 +84,6 @@ def service_monitor(store: MemoryStore) -> Manifest:
         "monitoring.coreos.com/v1",
         "ServiceMonitor",
         names.memory(store.id.name),
-        store_labels(store.id.name),
+        {**settings.service_monitor_labels, **store_labels(store.id.name)},
         spec={"selector": {"matchLabels": {names.STORE_LABEL: store.id.name}}, "endpoints": [target]},
     )

@@ -61,5 +61,5 @@ def desired_objects(inputs: StoreInputs) -> Desired:
     if not inputs.may_start or held:
         held.add(("Deployment", names.memory(store.id.name)))
     if settings.service_monitors:
-        objects.append(network.service_monitor(store))
+        objects.append(network.service_monitor(store, settings))
     return Desired(tuple(objects), frozenset(held))

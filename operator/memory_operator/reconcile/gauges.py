@@ -11,7 +11,7 @@ from memory_operator.cluster.cache import Cache
 
 
 class ObjectGauges(Collector):
-    """`memplane_operator_objects{kind,condition,status}`."""
+    """`memplane_operator_objects{kind,condition,status,reason}`."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -19,7 +19,9 @@ class ObjectGauges(Collector):
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the counts of now."""
         family = GaugeMetricFamily(
-            "memplane_operator_objects", "Objects by kind and condition.", labels=["kind", "condition", "status"]
+            "memplane_operator_objects",
+            "Objects by kind and by what a condition says, and why.",
+            labels=["kind", "condition", "status", "reason"],
         )
         for labels, count in self._cache.told().items():
             family.add_metric(list(labels), count)

@@ -117,7 +117,10 @@ def render(what: str) -> list[Manifest]:
             inputs = StoreInputs(
                 EVERYTHING,
                 OperatorSettings(
-                    service_image="example.com/memplane:1", service_monitors=True, metrics_namespaces=("monitoring",)
+                    service_image="example.com/memplane:1",
+                    service_monitors=True,
+                    service_monitor_labels={"release": "prometheus"},
+                    metrics_namespaces=("monitoring",),
                 ),
                 models={"gpt": model(apiKeySecretRef=key, headers={"X-Team": "x"}, timeoutSeconds=30)},
             )

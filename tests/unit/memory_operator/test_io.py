@@ -448,10 +448,10 @@ async def test_objects_are_counted_by_what_they_say() -> None:
     world.agent("one")
     world.agent("two", memoryStore="absent")
     await world.settle(60)
-    assert told()[("MemoryStore", "Ready", "True")] == 1
-    assert told()[("AgentMemory", "MemoryDegraded", "True")] == 1
+    assert told()[("MemoryStore", "Ready", "True", "Available")] == 1
+    assert told()[("AgentMemory", "MemoryDegraded", "True", "StoreNotFound")] == 1
     expected = Counter(
-        (kind.name, item["type"], item["status"])
+        (kind.name, item["type"], item["status"], item["reason"])
         for kind in kinds.OWN
         for body in world.context.cache.bodies(kind)
         for item in conditions.listed(body)
@@ -460,7 +460,7 @@ async def test_objects_are_counted_by_what_they_say() -> None:
     world.cluster.remove(kinds.MEMORY_STORE, store.namespace, store.name)
     await world.settle(60)
     assert {labels[0] for labels in told()} == {"AgentMemory"}
-    assert told()[("AgentMemory", "MemoryDegraded", "True")] == 2
+    assert told()[("AgentMemory", "MemoryDegraded", "True", "StoreNotFound")] == 2
 
 
 def test_an_event_loop_that_stands_still_is_noticed() -> None:
