@@ -59,21 +59,26 @@ class Window(Generic[T]):
 def visible(turns: Sequence[T], *, budget_tokens: int, event_cap: int, counter: Counter) -> Window[T]:
     """Return the newest of these turns (those after the digest, oldest first) that fit the budget and the cap.
 
-    A result whose call is not among the turns is left out. Where not even the newest turn fits, or the newest call
-    with its results, it is shown cut, with a marker: the window never exceeds its budget and is never empty for that.
+    A result whose call is not among the turns is left out. A call that still waits for its result keeps what followed
+    it only where all of that fits. Where not even the newest turn fits, or the newest call with its results, it is
+    shown cut, with a marker: the window never exceeds its budget and is never empty for that.
     """
     calls = {call for turn in turns for call in _ids(turn, "tool_call")}
     whole = [turn for turn in turns if not _is_orphan(turn, calls)]
     fixed = [_without_orphans(turn, calls) for turn in whole]
-    starts = _starts(whole)
-    best: int | None = None
+    fitting = 0
     tokens = 0
-    for start in range(len(whole) - 1, -1, -1):
-        tokens += fixed[start].tokens
-        if tokens > budget_tokens or len(whole) - start > event_cap:
+    for turn in reversed(fixed[-event_cap:]):
+        tokens += turn.tokens
+        if tokens > budget_tokens:
             break
-        if start in starts:
-            best = start
+        fitting += 1
+    starts = _starts(whole)
+    first = len(whole) - fitting
+    best = min((start for start in starts if start >= first), default=None)
+    if best is None:
+        starts = _starts(whole, open_calls_hold=False)
+        best = min((start for start in starts if start >= first), default=None)
     if best is not None:
         shown = tuple(fixed[best:])
     elif whole:
@@ -102,8 +107,9 @@ def fold_range(turns: Sequence[T], *, target_tokens: int, event_cap: int) -> tup
     """Return the oldest of the window's turns that a fold takes so that what stays is within the target mark.
 
     `turns` are those after the digest, oldest first. At most half of the event cap stays, so that folds are rare.
-    Calls stay with their results, a call that still waits for its result is not folded, and something always stays:
-    empty when nothing can be folded.
+    Calls stay with their results, and something always stays: empty when nothing can be folded. A call that still waits
+    for its result is not folded either, as long as anything else can be: one that nobody ever answers must not keep
+    every turn behind it out of the digest.
     """
     remaining_tokens = sum(turn.tokens for turn in turns)
     wanted = 0
@@ -115,7 +121,7 @@ def fold_range(turns: Sequence[T], *, target_tokens: int, event_cap: int) -> tup
             remaining_tokens -= turns[wanted].tokens
     if wanted == 0:
         return ()
-    starts = sorted(_starts(turns) - {0})
+    starts = sorted(_starts(turns) - {0}) or sorted(_starts(turns, open_calls_hold=False) - {0})
     cuts = [start for start in starts if start >= wanted] or starts[-1:]
     return tuple(turns[: cuts[0]]) if cuts else ()
 
@@ -145,26 +151,27 @@ def _without_orphans(turn: T, calls: set[str]) -> Shown[T]:
     return Shown(turn, turn.content, parts, turn.tokens)
 
 
-def _starts(turns: Sequence[WindowTurn]) -> set[int]:
+def _starts(turns: Sequence[WindowTurn], *, open_calls_hold: bool = True) -> set[int]:
     """Return the positions where a window may begin: not between a call and the last of its results.
 
-    A call without a result holds the window together up to its end while it can still be answered; once the user has
-    spoken again it can not.
+    A call without a result holds the window together up to its end while it can still be answered: until a turn that
+    is neither a result nor another call. With `open_calls_hold` off it holds nothing.
     """
     starts = set(range(len(turns)))
     called: dict[str, int] = {}
     open_calls: dict[str, int] = {}
     for position, turn in enumerate(turns):
-        for call in _ids(turn, "tool_result"):
+        results, calls = _ids(turn, "tool_result"), _ids(turn, "tool_call")
+        for call in results:
             if call in called:
                 starts.difference_update(range(called[call] + 1, position + 1))
                 open_calls.pop(call, None)
-        if turn.role is Role.USER:
+        if turn.role is Role.USER or not (results or calls or turn.role is Role.TOOL):
             open_calls.clear()
-        for call in _ids(turn, "tool_call"):
+        for call in calls:
             called[call] = open_calls[call] = position
-    for position in open_calls.values():
-        starts.difference_update(range(position + 1, len(turns)))
+    if open_calls and open_calls_hold:
+        starts.difference_update(range(min(open_calls.values()) + 1, len(turns)))
     return starts
 
 

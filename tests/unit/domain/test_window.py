@@ -153,6 +153,31 @@ def test_a_call_that_nobody_will_answer_any_more_does_not_hold_the_fold_up() -> 
     assert [turn.seq for turn in fold_range(turns, target_tokens=20, event_cap=100)] == [1, 2]
 
 
+def test_a_call_that_the_assistant_left_behind_does_not_hold_the_fold_up() -> None:
+    turns = [call(1, "a"), *(said(seq, role=Role.ASSISTANT) for seq in range(2, 5))]
+    assert [turn.seq for turn in fold_range(turns, target_tokens=20, event_cap=100)] == [1, 2]
+
+
+def test_a_call_that_is_never_answered_is_folded_once_nothing_else_can_be() -> None:
+    turns = [said(1), call(2, "lost")]
+    for seq in range(3, 23, 2):
+        turns += [call(seq, str(seq)), result(seq + 1, str(seq))]
+    first = fold_range(turns, target_tokens=40, event_cap=100)
+    assert [turn.seq for turn in first] == [1]
+    second = fold_range(turns[1:], target_tokens=40, event_cap=100)
+    assert second[-1].seq == 18
+
+
+def test_a_window_behind_a_call_that_is_never_answered_shows_whole_turns() -> None:
+    turns = [call(1, "lost")]
+    for seq in range(2, 22, 2):
+        turns += [call(seq, str(seq)), result(seq + 1, str(seq))]
+    window = visible(turns, budget_tokens=45, event_cap=100, counter=Characters())
+    assert seqs(window) == [18, 19, 20, 21]
+    assert not any(shown.truncated for shown in window.turns)
+    assert window.cut
+
+
 def test_the_newest_turn_is_shown_cut_with_a_marker_when_it_alone_is_too_long() -> None:
     window = visible([said(1), said(2, 500)], budget_tokens=100, event_cap=10, counter=Characters())
     assert seqs(window) == [2]
