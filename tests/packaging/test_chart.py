@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tomllib
@@ -186,6 +187,52 @@ def test_the_chart_has_the_version_of_the_package(repository: Path) -> None:
         f"{values['stores']['image']['repository']}:{version}"
     ]
     assert OperatorSettings().service_image == images[1]
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Whatever Kubernetes wants to be a text: names, namespaces, labels and variables, with its path."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            where = f"{path}.{key}"
+            if path.endswith(("labels", "matchLabels", "annotations")) or key in (
+                "name",
+                "namespace",
+                "serviceAccountName",
+                "priorityClassName",
+                "storageClassName",
+            ):
+                yield where, inner
+            yield from _texts(inner, where)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _texts(inner, f"{path}[{number}]")
+
+
+def test_a_name_that_looks_like_a_number_or_a_boolean_stays_a_text() -> None:
+    words = {
+        "serviceAccount.name": "0123",
+        "watchNamespaces": "{123,true}",
+        "fullnameOverride": "42",
+        "priorityClassName": "1e3",
+        "development.postgres.storage.storageClassName": "010",
+    }
+    sets = [part for key, value in words.items() for part in ("--set-string", f"{key}={value}")]
+    flags = [part for value in EVERYTHING for part in ("--set", value)]
+    objects = render.template(*flags, *sets, release="123", namespace="12345")
+    found = list(_texts([item for item in objects if item["kind"] != "CustomResourceDefinition"]))
+    found += list(_texts([item["metadata"] for item in of_kind(objects, "CustomResourceDefinition")]))
+    assert [(path, value) for path, value in found if not isinstance(value, str | dict)] == []
+    texts = {value for _, value in found if isinstance(value, str)}
+    assert {"123", "12345", "0123", "true", "42", "1e3", "010"} <= texts
+
+
+def test_the_chart_claims_the_highest_capability_level_up_to_which_all_are_claimed(repository: Path) -> None:
+    page = (repository / "docs" / "reference" / "capabilities.md").read_text()
+    levels = re.findall(r"^\| [IV]+\. ([A-Za-z ]+) \| (.*) \|$", page, re.MULTILINE)
+    assert len(levels) == 5
+    *_, last = itertools.takewhile(lambda level: level[1] == "claimed", levels)
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["annotations"]["artifacthub.io/operatorCapabilities"].lower() == last[0].lower()
 
 
 def test_the_notes_say_what_is_not_safe(template: Template) -> None:
