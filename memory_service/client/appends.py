@@ -32,7 +32,12 @@ class Appends(Verbs):
         durable: bool = False,
         timeout_seconds: float | None,
     ) -> tuple[Any, tuple[Degraded, ...]]:
-        """Return the answer of a write or a remember; or None and why it was queued or dropped."""
+        """Return the answer of a write or a remember; or None and why it was queued or dropped.
+
+        Raises:
+            ContractError: it is wrong; nothing was stored or queued.
+            ServiceUnavailable: under `strict` only.
+        """
         shared = self._shared
         strict = self._is_strict(failure_mode)
         deadline = self._deadline(timeout_seconds, shared.deadlines.write)
@@ -40,7 +45,7 @@ class Appends(Verbs):
             "user": self._user,
             "session_id": session_id,
             "has_own_key": has_own_key,
-            "generation": generation or shared.generations.get((self._user, session_id)),
+            "generation": generation or shared.generation(self._user, session_id),
         }
         try:
             answer: Any = None
@@ -63,11 +68,14 @@ class Appends(Verbs):
         """Queue a request, then deliver it; None when the outbox does not take it.
 
         Raises:
-            ContractError: it was refused; it is not queued any more.
+            ContractError: it was refused, and is not queued; or its key is that of another request, which waits.
             ServiceUnavailable: it is not delivered; it stays queued unless the caller is told (`strict`).
         """
         try:
             entry_id = await courier.put(request, **where)
+        except ContractError:
+            self._shared.counts.add("refused", request.verb)
+            raise
         except OutboxError:
             logger.warning("the outbox took no turns; they are sent without it", exc_info=True)
             self._shared.counts.add("unqueued", request.verb)
@@ -79,7 +87,7 @@ class Appends(Verbs):
                 await courier.deliver(lane=lane, fresh=entry_id, deadline=deadline)
         except (TimeoutError, OutboxError) as error:
             reason = f"{reason}: {error or type(error).__name__}"
-        result = courier.fate(entry_id)
+        result = courier.fate(request, self._user)
         if isinstance(result, ContractError):
             self._shared.counts.add("refused", request.verb)
             await asyncio.to_thread(lambda: courier.outbox.discard(entry_id=entry_id))
@@ -126,6 +134,9 @@ class Appends(Verbs):
         if courier is not None:
             try:
                 await courier.put(request, **where)
+            except ContractError:
+                counts.add("refused", request.verb)
+                raise
             except OutboxError as problem:
                 reason = type(problem).__name__
                 logger.exception("turns were neither stored nor queued", extra={"reason": reason})

@@ -10,6 +10,7 @@ from memory_service.client.courier import Courier
 from memory_service.client.errors import ContractError, ServiceUnavailable, UnavailableReason, invalid
 from memory_service.client.exchange import Counts, Exchange
 from memory_service.client.outbox import Outbox
+from memory_service.client.subjects import subject_of
 from memory_service.client.wire import Request
 from memory_service.contract.scopes import FailureMode
 from memory_service.contract.verbs import Degraded
@@ -52,22 +53,28 @@ class Shared:
         self.failure_mode = failure_mode
         self.counts = counts
         self.courier = Courier(outbox, exchange, counts, seconds=deadlines.write) if outbox is not None else None
-        self.generations: dict[tuple[str | None, str | None], str] = {}
+        self._generations: dict[tuple[str, str | None], str] = {}
         self.is_closed = False
+
+    def generation(self, user: str | None, session_id: str | None) -> str | None:
+        """Return the generation of the last answer, None when there was none or it was dropped."""
+        return self._generations.get((subject_of(user), session_id))
 
     def learn(self, user: str | None, session_id: str | None, generation: str | None) -> None:
         """Keep the generation of an answer for entries that may be queued later."""
         if generation is None:
             return
-        self.generations.pop((user, session_id), None)
-        self.generations[user, session_id] = generation
-        if len(self.generations) > MAX_GENERATIONS:
-            del self.generations[next(iter(self.generations))]
+        place = (subject_of(user), session_id)
+        self._generations.pop(place, None)
+        self._generations[place] = generation
+        if len(self._generations) > MAX_GENERATIONS:
+            del self._generations[next(iter(self._generations))]
 
     def unlearn(self, user: str | None) -> None:
         """Drop the generations of a user: something was erased."""
-        for key in [key for key in self.generations if key[0] == user]:
-            del self.generations[key]
+        subject = subject_of(user)
+        for place in [place for place in self._generations if place[0] == subject]:
+            del self._generations[place]
 
 
 class Verbs:

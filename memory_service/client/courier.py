@@ -24,6 +24,7 @@ from memory_service.client.errors import (
 from memory_service.client.exchange import Counts, Exchange, refusal
 from memory_service.client.outbox import Entry, Outbox
 from memory_service.client.results import Delivery
+from memory_service.client.subjects import subject_of
 from memory_service.client.wire import Request
 from memory_service.contract.problems import PROBLEM_PREFIX, Problem, ProblemKind
 from memory_service.contract.verbs import RememberResponse, WriteResponse
@@ -69,7 +70,7 @@ class Courier:
         self._may_hold_entries: bool | None = None
         self._calls_waiting = 0
         self._is_closed = False
-        self._fates: dict[int, Stored | ContractError] = {}
+        self._fates: dict[_Name, Stored | ContractError] = {}
 
     async def waiting(self, lane: str | None = None) -> int:
         """Return how many entries wait; costs one look at the folder while nothing was ever put there."""
@@ -79,8 +80,10 @@ class Courier:
         """Keep a request in the outbox.
 
         Raises:
+            InvalidRequest: its key is that of another request, which is still there; nothing was added.
             OutboxError: nothing was added.
         """
+        self._fates.pop(_name(request, where.get("user")), None)
         body = {name: value for name, value in (request.body or {}).items() if name not in _STAMPS}
         entry_id = await asyncio.to_thread(
             lambda: self.outbox.put(
@@ -123,12 +126,12 @@ class Courier:
             turn.release()
         return done.model_copy(update={"waiting": await self.waiting(lane)})
 
-    def fate(self, entry_id: int) -> Stored | ContractError | None:
-        """Return what became of an entry that this courier delivered lately, whichever of its calls did it."""
-        return self._fates.get(entry_id)
+    def fate(self, request: Request[Any], user: str | None) -> Stored | ContractError | None:
+        """Return what became of a request since it was last put, whichever call of this courier delivered it."""
+        return self._fates.get(_name(request, user))
 
-    def _note(self, entry_id: int, fate: Stored | ContractError) -> None:
-        self._fates[entry_id] = fate
+    def _note(self, entry: Entry, fate: Stored | ContractError) -> None:
+        self._fates[entry.subject, entry.verb, entry.idempotency_key] = fate
         while len(self._fates) > KEPT_FATES:
             del self._fates[next(iter(self._fates))]
 
@@ -220,12 +223,12 @@ class Courier:
                     deadline=by if round_.deadline is None else min(by, round_.deadline),
                     patient=False,
                 )
-                self._note(entry.id, answer)
+                self._note(entry, answer)
                 tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
             except Erased as error:
                 if error.refuser is not Refuser.SERVICE:
                     break
-                self._note(entry.id, error)
+                self._note(entry, error)
                 logger.warning("queued turns dropped: erased meanwhile", extra={"entry": entry.id})
                 tally["erased"] += await self._settle(entry, self.outbox.drop_erased, "erased")
             except ContractError as error:
@@ -237,7 +240,7 @@ class Courier:
                     # body said otherwise how long it had waited, was stored.
                     tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
                     continue
-                self._note(entry.id, error)
+                self._note(entry, error)
                 tally["refused"] += await self._set_aside(entry, error.problem, refusal(error))
             except ServiceUnavailable as error:
                 if error.reason is UnavailableReason.SERVICE_ERROR:
@@ -272,6 +275,15 @@ class Courier:
         logger.warning("a queued request was refused and is kept aside", extra={"entry": entry.id, **fields})
         self._counts.add("refused", entry.verb)
         return 1
+
+
+_Name = tuple[str, str, str]
+"""What the service tells requests apart by: subject, verb and key. An id would not do: a folder that was emptied
+begins again at 1."""
+
+
+def _name(request: Request[Any], user: str | None) -> _Name:
+    return subject_of(user), request.verb, str(request.idempotency_key)
 
 
 _STAMPS = ("generation", "queued_seconds")

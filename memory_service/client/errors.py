@@ -182,6 +182,20 @@ def invalid(detail: str, errors: Sequence[FieldError] = ()) -> InvalidRequest:
     )
 
 
+def reused_key() -> InvalidRequest:
+    """Return the exception for an idempotency key whose first request, another one, still waits on this machine."""
+    return InvalidRequest(
+        Problem(
+            type=f"{PROBLEM_PREFIX}{ProblemKind.IDEMPOTENCY_MISMATCH}",
+            title="The Idempotency-Key was used for another body",
+            status=422,
+            detail="another request with this key waits in the outbox; send a new key with a new body",
+            errors=(FieldError(field="idempotency_key", expected="a key that was not used before for this verb"),),
+        ),
+        refuser=Refuser.CLIENT,
+    )
+
+
 def from_validation(error: ValidationError, what: str) -> InvalidRequest:
     """Return the exception for values that do not fit the wire's model; values are named, never repeated."""
     fields = tuple(

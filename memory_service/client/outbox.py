@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from memory_service.client.errors import OutboxFull, OutboxUnusable
+from memory_service.client.errors import OutboxFull, OutboxUnusable, reused_key
+from memory_service.client.subjects import subject_of
 from memory_service.contract.problems import Problem
 
 MAX_ENTRIES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of all entries' bodies together, those set aside included. A day of one busy agent's turns, by judgement."""
 _BUSY_SECONDS = 10.0
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS entries (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -38,17 +39,29 @@ _TABLES = (
         verb TEXT NOT NULL,
         body TEXT NOT NULL,
         generation TEXT,
-        idempotency_key TEXT NOT NULL UNIQUE,
+        idempotency_key TEXT NOT NULL,
         has_own_key INTEGER NOT NULL,
         queued_at REAL NOT NULL,
         size INTEGER NOT NULL,
         attempts INTEGER NOT NULL DEFAULT 0,
         state TEXT NOT NULL DEFAULT 'waiting',
-        problem TEXT
+        problem TEXT,
+        subject TEXT NOT NULL,
+        UNIQUE (subject, verb, idempotency_key)
     )""",
     "CREATE INDEX IF NOT EXISTS entries_by_state ON entries (state, lane, id)",
     "CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
 )
+
+_CARRY_OVER = (
+    "DROP INDEX IF EXISTS entries_by_state",
+    "ALTER TABLE entries RENAME TO entries_of_1",
+    *_TABLES,
+    "INSERT INTO entries SELECT id, lane_of(user, session_id), session_id, user, verb, body, generation,"
+    " idempotency_key, has_own_key, queued_at, size, attempts, state, problem, subject_of(user) FROM entries_of_1",
+    "DROP TABLE entries_of_1",
+)
+"""From version 1, whose keys were unique over all users and verbs."""
 
 CountName = Literal["queued", "delivered", "refused", "erased", "discarded", "overflowed"]
 
@@ -57,8 +70,8 @@ CountName = Literal["queued", "delivered", "refused", "erased", "discarded", "ov
 class Entry:
     """One request that waits, or that was set aside with the Problem that refused it.
 
-    Entries of one lane are delivered in order. `has_own_key` says that the client made the idempotency key, so that
-    nobody else can have used it.
+    Entries of one lane are delivered in order. `user` is the token or name that it came with, `subject` whose that is.
+    `has_own_key` says that the client made the idempotency key, so that nobody else can have used it.
     """
 
     id: int
@@ -73,11 +86,12 @@ class Entry:
     queued_at: float
     attempts: int
     problem: Problem | None
+    subject: str
 
 
 def lane_of(user: str | None, session_id: str | None) -> str:
-    """Return the order that an entry belongs to: one per user and session."""
-    return json.dumps([user, session_id])
+    """Return the order that an entry belongs to: one per user and session, whatever token the user has now."""
+    return json.dumps([subject_of(user), session_id])
 
 
 class Outbox:
@@ -122,22 +136,32 @@ class Outbox:
     ) -> int:
         """Keep a request and return its entry's id; it is on the disk when this returns. Safe to repeat.
 
+        A key is unique for its user and verb, as it is in the service. A repeat of what was set aside waits again.
+
         Raises:
+            InvalidRequest: the key is that of another request, which is still here; nothing was added.
             OutboxFull: nothing was added.
             OutboxUnusable: nothing was added.
         """
         text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         size = len(text.encode())
+        subject = subject_of(user)
         with self._open(create=True) as db, _transaction(db):
-            known = db.execute("SELECT id FROM entries WHERE idempotency_key = ?", (idempotency_key,)).fetchone()
+            known = db.execute(
+                "SELECT id, body FROM entries WHERE subject = ? AND verb = ? AND idempotency_key = ?",
+                (subject, verb, idempotency_key),
+            ).fetchone()
             if known is not None:
+                if json.loads(known[1]) != json.loads(text):
+                    raise reused_key()
+                db.execute(f"{_WAIT_AGAIN} AND id = ?", (known[0],))
                 return int(known[0])
             count, total = db.execute("SELECT count(*), coalesce(sum(size), 0) FROM entries").fetchone()
             is_full = count + 1 > self._max_entries or total + size > self._max_bytes
             if not is_full:
                 cursor = db.execute(
                     "INSERT INTO entries (lane, session_id, user, verb, body, generation, idempotency_key,"
-                    " has_own_key, queued_at, size) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " has_own_key, queued_at, size, subject) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         lane_of(user, session_id),
                         session_id,
@@ -149,6 +173,7 @@ class Outbox:
                         int(has_own_key),
                         self._wall(),
                         size,
+                        subject,
                     ),
                 )
                 _count(db, "queued")
@@ -235,9 +260,7 @@ class Outbox:
         if not self.exists:
             return 0
         with self._open() as db, _transaction(db):
-            return db.execute(
-                "UPDATE entries SET state = 'waiting', problem = NULL, attempts = 0 WHERE state = 'refused'"
-            ).rowcount
+            return db.execute(_WAIT_AGAIN).rowcount
 
     def discard(
         self,
@@ -259,9 +282,9 @@ class Outbox:
         if entry_id is not None:
             where, values = "id = ?", (entry_id,)
         elif session_id is not None:
-            where, values = "user IS ? AND session_id = ? AND id <= ?", (user, session_id, up_to)
+            where, values = "subject = ? AND session_id = ? AND id <= ?", (subject_of(user), session_id, up_to)
         elif every_session:
-            where, values = "user IS ? AND id <= ?", (user, up_to)
+            where, values = "subject = ? AND id <= ?", (subject_of(user), up_to)
         else:
             raise ValueError("name an entry or a session, or say every_session=True")
         with self._open() as db:
@@ -324,8 +347,10 @@ class Outbox:
 
 
 _COLUMNS = (
-    "id, lane, session_id, user, verb, body, generation, idempotency_key, has_own_key, queued_at, attempts, problem"
+    "id, lane, session_id, user, verb, body, generation, idempotency_key, has_own_key, queued_at, attempts, problem,"
+    " subject"
 )
+_WAIT_AGAIN = "UPDATE entries SET state = 'waiting', problem = NULL, attempts = 0 WHERE state = 'refused'"
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
@@ -342,6 +367,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         queued_at=row[9],
         attempts=row[10],
         problem=None if row[11] is None else Problem.model_validate_json(row[11]),
+        subject=row[12],
     )
 
 
@@ -352,7 +378,9 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
             raise OutboxUnusable(
                 f"the outbox {str(path)!r} was made by a newer version; use that one, or name another folder"
             )
-        for statement in _TABLES:
+        db.create_function("subject_of", 1, subject_of, deterministic=True)
+        db.create_function("lane_of", 2, lane_of, deterministic=True)
+        for statement in _CARRY_OVER if version == 1 else _TABLES:
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
 

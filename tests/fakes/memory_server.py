@@ -98,7 +98,7 @@ class MemoryServer:
     requests: list[Received] = field(default_factory=list)
     turns: dict[str, dict[str, tuple[int, str]]] = field(default_factory=dict)
     facts: list[dict[str, Any]] = field(default_factory=list)
-    keys: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    keys: dict[tuple[str, str, str], tuple[str, Any]] = field(default_factory=dict)
     erasures: list[dict[str, Any]] = field(default_factory=list)
     routes: dict[str, Any] = field(default_factory=dict)
     generation: str = "g1"
@@ -171,9 +171,10 @@ class MemoryServer:
         connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + content)
 
     def handle(self, request: Received) -> tuple[int, Any]:
-        """Do what was asked for, once per idempotency key."""
+        """Do what was asked for, once per user, route and idempotency key."""
         with self.changed:
-            key = request.headers.get("idempotency-key")
+            given = request.headers.get("idempotency-key")
+            key = None if given is None else (request.headers.get("x-memplane-user", ""), request.path, given)
             text = json.dumps(request.body, sort_keys=True)
             if key is not None and key in self.keys:
                 known, stored = self.keys[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from memory_service.client import Deadlines, MemoryClient, ServiceUnavailable
+from memory_service.client import Deadlines, InvalidRequest, MemoryClient, ServiceUnavailable
 from memory_service.client.breaker import Breaker
 from memory_service.client.courier import MAX_ATTEMPTS
 from memory_service.client.outbox import Outbox
@@ -90,6 +91,36 @@ async def test_a_fact_of_unknown_outcome_is_stored_once(server: MemoryServer, ma
     await client.aclose()
     assert (await make_client().deliver()).delivered == 1
     assert [fact["text"] for fact in server.facts] == ["Ada lives in Oslo."]
+
+
+async def test_a_key_that_two_users_and_two_verbs_share_loses_nothing_in_an_outage(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client(breaker=Breaker(clock=Clock()))
+    server.faults.append(problem(503, "unavailable"))
+    for user in ("ada", "bob"):
+        assert (await client.as_user(user).write(user, [turn(user)], idempotency_key="msg-1")).status == "queued"
+    assert (await client.as_user("ada").remember("Ada likes tea", idempotency_key="msg-1")).status == "queued"
+    with pytest.raises(InvalidRequest, match="another request with this key"):
+        await client.as_user("ada").write("ada", [turn("else")], idempotency_key="msg-1")
+    with pytest.raises(InvalidRequest, match="another request with this key"):
+        await client.as_user("ada").write("ada", [turn("else")], idempotency_key="msg-1", durable=True)
+    await client.aclose()
+    assert (await make_client().deliver()).delivered == 3
+    assert (server.texts("ada"), server.texts("bob")) == (["ada"], ["bob"])
+    assert [fact["text"] for fact in server.facts] == ["Ada likes tea"]
+
+
+async def test_a_durable_write_is_never_given_what_became_of_an_entry_before_it(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client(breaker=Breaker(clock=Clock()))
+    assert (await client.write("s1", [turn("one")], durable=True, idempotency_key="k")).status == "stored"
+    shutil.rmtree(box(client).folder)
+    server.faults.append(problem(503, "unavailable"))
+    for key in ("other", "k"):
+        written = await client.write("s1", [turn("one")], durable=True, idempotency_key=key)
+        assert (written.status, written.seqs) == ("queued", ())
 
 
 async def test_an_entry_filled_before_any_answer_says_how_long_it_waited(

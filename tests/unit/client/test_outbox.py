@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import multiprocessing
 import os
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from memory_service.client.errors import OutboxFull, OutboxUnusable
+from memory_service.client.errors import InvalidRequest, OutboxFull, OutboxUnusable
 from memory_service.client.outbox import Outbox, lane_of
 from memory_service.contract.problems import Problem
 
@@ -50,6 +54,72 @@ def test_putting_the_same_key_again_keeps_one_entry(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path)
     assert put(outbox, "k1") == put(outbox, "k1")
     assert outbox.waiting() == 1
+
+
+def test_one_key_of_two_users_or_two_verbs_is_two_entries(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    entries = [put(outbox, "k1", user="ada"), put(outbox, "k1", user="bob"), put(outbox, "k1")]
+    fact = {"text": "Ada likes tea"}
+    entries.append(outbox.put(verb="remember", body=fact, idempotency_key="k1", user="ada"))
+    assert len(set(entries)) == outbox.waiting() == 4
+
+
+def test_a_key_with_another_body_is_refused_and_the_first_one_waits_on(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    put(outbox, "k1", text="one")
+    for other in ({"text": "two"}, {"text": "one", "session": "s2"}):
+        with pytest.raises(InvalidRequest, match="another request with this key"):
+            put(outbox, "k1", **other)
+    entry = outbox.next_waiting()
+    assert entry is not None
+    assert (entry.body["turns"][0]["content"], outbox.waiting()) == ("one", 1)
+
+
+def test_a_repeat_of_what_was_set_aside_waits_again(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    outbox.set_aside(put(outbox, "k1"), REFUSAL)
+    put(outbox, "k1")
+    assert (drain(outbox), outbox.refused()) == (["k1"], ())
+
+
+def test_what_an_older_version_left_is_carried_over(tmp_path: Path) -> None:
+    old = (
+        "CREATE TABLE entries (id INTEGER PRIMARY KEY AUTOINCREMENT, lane TEXT NOT NULL, session_id TEXT, user TEXT,"
+        " verb TEXT NOT NULL, body TEXT NOT NULL, generation TEXT, idempotency_key TEXT NOT NULL UNIQUE,"
+        " has_own_key INTEGER NOT NULL, queued_at REAL NOT NULL, size INTEGER NOT NULL,"
+        " attempts INTEGER NOT NULL DEFAULT 0, state TEXT NOT NULL DEFAULT 'waiting', problem TEXT)"
+    )
+    db = sqlite3.connect(tmp_path / "outbox.sqlite3")
+    with closing(db), db:
+        db.execute(old)
+        db.execute("CREATE INDEX entries_by_state ON entries (state, lane, id)")
+        db.execute("CREATE TABLE counts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+        for number, user in enumerate(("ada", None), start=1):
+            values = (number, f'["{user}", "s1"]', "s1", user, "write", '{"n":1}', f"k{number}", 1_000.0)
+            db.execute(
+                "INSERT INTO entries (id, lane, session_id, user, verb, body, idempotency_key, has_own_key, queued_at,"
+                " size) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?, 7)",
+                values,
+            )
+        db.execute("UPDATE entries SET state = 'refused', problem = ? WHERE id = 2", (REFUSAL.model_dump_json(),))
+        db.execute("PRAGMA user_version = 1")
+    outbox = Outbox(tmp_path)
+    entry = outbox.next_waiting(lane=lane_of("ada", "s1"))
+    assert entry is not None
+    assert (entry.id, entry.idempotency_key, entry.body, entry.queued_at) == (1, "k1", {"n": 1}, 1_000.0)
+    assert [kept.problem for kept in outbox.refused()] == [REFUSAL]
+    assert put(outbox, "k1", user="bob") == 3
+
+
+def test_a_user_has_one_lane_under_every_token_of_an_issuer(tmp_path: Path) -> None:
+    def token(subject: object, issuer: str = "https://id.example", salt: str = "") -> str:
+        claims = base64.urlsafe_b64encode(json.dumps({"iss": issuer, "sub": subject, "salt": salt}).encode())
+        return f"e30.{claims.decode().rstrip('=')}.c2lnbmF0dXJl"
+
+    lanes = {lane_of(token("ada", salt=salt), "s1") for salt in ("", "x", "xx", "xxx")}
+    assert len(lanes) == 1
+    others = [token("bob"), token("ada", "https://other.example"), token(7), "ada", "a.b.c", "e30.ÿ.x", None]
+    assert len(lanes | {lane_of(other, "s1") for other in others}) == 1 + len(others)
 
 
 def test_a_full_outbox_says_so_and_keeps_what_it_had(tmp_path: Path) -> None:
@@ -138,8 +208,6 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_an_outbox_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
-    import sqlite3
-
     outbox = Outbox(tmp_path)
     put(outbox, "k1")
     db = sqlite3.connect(tmp_path / "outbox.sqlite3")
