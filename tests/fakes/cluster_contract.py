@@ -167,6 +167,22 @@ class ClusterContract:
         with pytest.raises(Conflict):
             await cluster.replace(kinds.LEASE, manifest)
 
+    async def test_a_patch_takes_out_what_anybody_has_put_there_and_keeps_the_rest_ours(
+        self, cluster: Cluster, namespace: str
+    ) -> None:
+        made = await cluster.apply(kinds.CONFIG_MAP, config_map(namespace, "patched", ours="1", gone="2"))
+        meta = {"name": "patched", "namespace": namespace, "resourceVersion": made["metadata"]["resourceVersion"]}
+        foreign = {"metadata": meta, "data": {"foreign": "3"}}
+        added = await cluster.patch(kinds.CONFIG_MAP, foreign)
+        with pytest.raises(Conflict):
+            await cluster.patch(kinds.CONFIG_MAP, foreign)
+        meta["resourceVersion"] = added["metadata"]["resourceVersion"]
+        taken = {"foreign": None, "gone": None}
+        live = await cluster.patch(kinds.CONFIG_MAP, {"metadata": meta, "data": taken, "binaryData": taken})
+        assert live["data"] == {"ours": "1"}
+        assert "binaryData" not in live
+        assert live_digest(live) == desired_digest(config_map(namespace, "patched", ours="1"))
+
     async def test_a_status_is_apart_from_the_spec(self, cluster: Cluster, namespace: str) -> None:
         store = {
             "apiVersion": "memplane.dev/v1alpha1",

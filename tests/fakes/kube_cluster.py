@@ -200,6 +200,10 @@ class FakeCluster:
         manifest = {"metadata": {"namespace": namespace, "name": name}}
         self._counted("delete", kind, manifest, lambda: self.remove(kind, namespace, name, uid))
 
+    async def patch(self, kind: Kind, manifest: Json) -> Json:
+        """JSON merge patch by the operator."""
+        return self._counted("patch", kind, manifest, lambda: self._patch(kind, manifest))
+
     async def create(self, kind: Kind, manifest: Json) -> Json:
         """Create an object."""
         return self._counted("create", kind, manifest, lambda: self.make(kind, manifest))
@@ -332,6 +336,18 @@ class FakeCluster:
         ]
         return shown
 
+    def _patch(self, kind: Kind, manifest: Json) -> Json:
+        key = self._key(kind, manifest)
+        live = self.objects.get((kind.name, key))
+        if live is None:
+            raise NotFound(f"{kind} {key} does not exist")
+        if (
+            manifest["metadata"].get("resourceVersion", live["metadata"]["resourceVersion"])
+            != live["metadata"]["resourceVersion"]
+        ):
+            raise Conflict("the object has been modified")
+        return self.edit(kind, key, lambda live: _merge(live, manifest), names.FIELD_MANAGER)
+
     def _replace(self, kind: Kind, manifest: Json) -> Json:
         key = self._key(kind, manifest)
         live = self.objects.get((kind.name, key))
@@ -386,6 +402,20 @@ class FakeCluster:
             new["metadata"]["generation"] = before["metadata"].get("generation", 0) + 1
         self._owned[new["metadata"]["uid"]] = owners
         return self._store(kind, key, new, event)
+
+
+def _merge(live: Json, patch: Json) -> None:
+    """Merge a patch as RFC 7386 says; maps that end up empty are not kept."""
+    for name, value in patch.items():
+        if isinstance(value, dict):
+            inner = live.setdefault(name, {})
+            _merge(inner, value)
+            if not inner:
+                del live[name]
+        elif value is None:
+            live.pop(name, None)
+        else:
+            live[name] = value
 
 
 def _content(live: Json) -> Json:

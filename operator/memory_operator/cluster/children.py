@@ -31,8 +31,8 @@ class Child:
     owner: ReconcileKey | None
     deployment: DeploymentState | None = None
     claim: ClaimState | None = None
-    rows: tuple[str, ...] = ()
-    """The keys of a bindings ConfigMap."""
+    data_keys: tuple[str, ...] = ()
+    """Of a ConfigMap, whoever has put them there."""
     started_endpoint: str | None = None
     """On an agent's Deployment."""
     template: str | None = None
@@ -116,6 +116,10 @@ def claim_state(body: Mapping[str, Any]) -> ClaimState:
     )
 
 
+def _data_keys(body: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(sys.intern(key) for name in ("data", "binaryData") for key in body.get(name) or ())
+
+
 def existing_claim(state: ClaimState) -> ExistingClaim:
     """Return what is fixed in a claim."""
     return ExistingClaim(state.requested, state.storage_class_name, state.access_modes)
@@ -124,7 +128,6 @@ def existing_claim(state: ClaimState) -> ExistingClaim:
 def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
     """Return what is kept of a child."""
     owner, controller_uid = _owner(body)
-    is_bindings = kind == kinds.CONFIG_MAP and names.bindings_prefix("") in body["metadata"]["name"]
     annotations = body["metadata"].get("annotations") or {}
     return Child(
         kind=kind.name,
@@ -135,7 +138,7 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         owner=owner,
         deployment=deployment_state(body) if kind == kinds.DEPLOYMENT else None,
         claim=claim_state(body) if kind == kinds.CLAIM else None,
-        rows=tuple(map(sys.intern, body.get("data") or ())) if is_bindings else (),
+        data_keys=_data_keys(body) if kind == kinds.CONFIG_MAP else (),
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         template=annotations.get(names.TEMPLATE_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         store_generation=annotations.get(names.GENERATION_ANNOTATION) if kind == kinds.DEPLOYMENT else None,

@@ -44,6 +44,7 @@ _STRANGERS: Final = 500
 _BUFFER_BYTES: Final = 2**17
 """What is buffered of an answer at most is twice as much, of each of a dozen watches."""
 _JSON: Final = "application/json"
+_MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
 _ASTRAL: Final = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 """In JSON a character beyond U+FFFF; a backslash that is a character is passed over."""
@@ -87,6 +88,12 @@ class Cluster(Protocol):
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Delete an object of this UID; nothing happens when it is gone already."""
+
+    async def patch(self, kind: Kind, manifest: JsonObject) -> JsonObject:
+        """Merge a manifest into an object, where None removes, and return it.
+
+        `Conflict` when it is not of the manifest's resourceVersion any more.
+        """
 
     async def create(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Create an object; `Conflict` when it exists."""
@@ -313,6 +320,13 @@ class KubernetesCluster:
             await self._request("delete", self._path(kind, namespace, name), body=body)
         except NotFound:
             return
+
+    async def patch(self, kind: Kind, manifest: JsonObject) -> JsonObject:
+        """Merge a manifest into an object."""
+        meta = manifest["metadata"]
+        path = self._path(kind, meta.get("namespace"), meta["name"])
+        query = {"fieldManager": names.FIELD_MANAGER}
+        return await self._request("patch", path, query, body=manifest, content_type=_MERGE)
 
     async def create(self, kind: Kind, manifest: JsonObject) -> JsonObject:
         """Create an object."""

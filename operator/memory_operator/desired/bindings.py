@@ -15,6 +15,8 @@ PART_BYTES: Final = 900_000
 """Bytes of keys and rows in one ConfigMap; the API server's limit is 1,048,576 for the whole object."""
 MOUNTED_PARTS: Final = 8
 """Parts that every pod mounts, present or not, so that a growing store never restarts."""
+MAX_PARTS: Final = 64
+"""Parts that the service follows."""
 
 
 def policy(agent: AgentMemory, store: MemoryStore) -> BindingPolicy:
@@ -49,7 +51,7 @@ def row(agent: AgentMemory, store: MemoryStore) -> tuple[str, str]:
 def layout(
     rows: Mapping[str, str], placement: Mapping[str, int], part_bytes: int = PART_BYTES
 ) -> dict[int, dict[str, str]]:
-    """Return the rows of each part; part 0 always exists.
+    """Return the rows of each part, from 0 to the last one that has any: a service follows them up to the first gap.
 
     A row stays in the part in which it is (`placement`) as long as it fits: a row that moved would be missing
     from both parts for a moment, and its agent would be refused.
@@ -71,7 +73,14 @@ def layout(
             first_open += 1
         parts.setdefault(first_open, {})[key] = rows[key]
         sizes[first_open] = sizes.get(first_open, 0) + size
-    return {number: parts[number] for number in sorted(parts)}
+    return {number: parts.get(number, {}) for number in range(max(parts) + 1)}
+
+
+def part_number(store: str, config_map: str) -> int | None:
+    """Return which part of a store's bindings a ConfigMap of this name is; None when it is none."""
+    prefix, _, number = config_map.rpartition("-")
+    is_part = prefix == names.bindings_prefix(store) and number.isascii() and number.isdecimal()
+    return int(number) if is_part and len(number) <= len(str(MAX_PARTS)) and int(number) < MAX_PARTS else None
 
 
 def config_maps(store: MemoryStore, parts: Mapping[int, Mapping[str, str]]) -> list[Manifest]:

@@ -22,7 +22,7 @@ from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.store import find, row
 from memory_operator.reconcile.tls import authority
-from memory_operator.reconcile.writing import sync_children, write_status
+from memory_operator.reconcile.writing import drop_keys, sync_children, write_status
 from memory_operator.status.agent import agent_status, refused_status
 from memory_operator.status.snapshot import AgentSnapshot, StoreView
 
@@ -93,6 +93,8 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     )
     objects, held = desired_objects(inputs)
     problems = await sync_children(context, who, desired_digests(objects), held, lambda: objects)
+    config_maps = [item for item in objects if item["kind"] == kinds.CONFIG_MAP.name]
+    problems += await drop_keys(context, who, {item["metadata"]["name"]: item["data"] for item in config_maps})
     workload = context.cache.children(own_key).get(deployment_key)
     deployment = workload.deployment if workload else None
     trouble, pods_after = await pod_trouble(context, own_key, deployment, {names.AGENT_LABEL: key.name}, now)

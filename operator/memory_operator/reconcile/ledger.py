@@ -62,6 +62,11 @@ class Ledger:
         known = self._rows.get(store)
         return known.revision if known else None
 
+    def knows(self, store: ObjectKey, revision: str) -> bool:
+        """Whether this process has written this revision."""
+        known = self._rows.get(store)
+        return known is not None and revision in known.revisions
+
     def holds(self, store: ObjectKey, key: str, text: str, reported: Iterable[str]) -> bool | None:
         """Whether all reported revisions hold this row; None when nobody has reported, or nothing was written yet."""
         revisions = list(reported)

@@ -13,7 +13,7 @@ from memory_operator.cluster.health import HealthTarget
 from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd import agent_memory, conditions, memory_store, model_api
 from memory_operator.crd.agent_memory import AgentMemory
-from memory_operator.crd.base import JsonObject, ObjectKey, identity
+from memory_operator.crd.base import Identity, JsonObject, ObjectKey, identity
 from memory_operator.crd.conditions import ConditionType
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
@@ -27,8 +27,9 @@ from memory_operator.reconcile.access import is_allowed, is_holder
 from memory_operator.reconcile.context import Context, Wanted
 from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.rollouts import UnderWay
+from memory_operator.reconcile.strangers import FRESH_SECONDS
 from memory_operator.reconcile.tls import AUTHORITY_SECONDS, authority, known_authority
-from memory_operator.reconcile.writing import sync_children, write_status
+from memory_operator.reconcile.writing import drop_keys, name_conflict, sync_children, write_status
 from memory_operator.status.snapshot import ApplyProblem, ModelState, StoreSnapshot
 from memory_operator.status.store import refused_status, store_status
 
@@ -144,16 +145,66 @@ def _rows(context: Context, store: MemoryStore) -> dict[str, str]:
     return rows
 
 
-def _placement(children: Mapping[ChildKey, Child], store: MemoryStore) -> dict[str, int]:
+def _parts(children: Mapping[ChildKey, Child], store: str) -> dict[int, Child]:
+    """Return the ConfigMaps that are there as parts of a store's bindings, whoever has made them."""
+    found = {}
+    for (kind, name), child in children.items():
+        number = bindings.part_number(store, name) if kind == kinds.CONFIG_MAP.name else None
+        if number is not None:
+            found[number] = child
+    return dict(sorted(found.items()))
+
+
+def _placement(children: Mapping[ChildKey, Child], who: Identity) -> dict[str, int]:
     """Return the part in which each row is now."""
     placement: dict[str, int] = {}
-    prefix = f"{names.bindings_prefix(store.id.name)}-"
-    for (kind, name), child in sorted(children.items()):
-        number = name.removeprefix(prefix)
-        if kind == kinds.CONFIG_MAP.name and name.startswith(prefix) and number.isdecimal():
-            for key in child.rows:
-                placement.setdefault(key, int(number))
+    for number, child in _parts(children, who.name).items():
+        if child.observed.controller_uid == who.uid:
+            for key in child.data_keys:
+                placement.setdefault(key, number)
     return placement
+
+
+async def _revoke(context: Context, who: Identity) -> None:
+    """Take out of the bindings of a store with a spec that breaks a rule every row that no agent has any more."""
+    bound = set()
+    for key in context.cache.agents_of(who.key):
+        body = context.cache.body(kinds.AGENT_MEMORY, key)
+        if body is not None and not body["metadata"].get("deletionTimestamp") and is_holder(context, key):
+            bound.add(names.binding_row(key.namespace, key.name))
+    parts = _parts(context.cache.children(ReconcileKey(who.kind, who.key)), who.name)
+    await drop_keys(context, who, {child.key.name: bound for child in parts.values()})
+
+
+def _uses_unknown_rows(context: Context, store: ObjectKey) -> bool:
+    """Whether a ready replica uses rows that this process never wrote: those of an earlier one, or a stranger's."""
+    health = context.health.get(store)
+    reports = [report for report in health.reports if report.ready] if health else []
+    return not all(context.ledger.knows(store, report.bindings_revision) for report in reports)
+
+
+async def _sync_bindings(
+    context: Context, who: Identity, parts: Mapping[int, Mapping[str, str]]
+) -> tuple[ApplyProblem, ...]:
+    """Have the bindings hold what is desired, once that is applied, and nothing else; return what is in the way.
+
+    A service reads every ConfigMap that has the name of a part. One that the caches do not show, for it lacks our
+    label, is looked for when a replica uses rows that were never written.
+    """
+    there = _parts(context.cache.children(ReconcileKey(who.kind, who.key)), who.name)
+    wanted = {child.key.name: parts.get(number, {}) for number, child in there.items()}
+    problems = await drop_keys(context, who, wanted)
+    foreign = {number for number, child in there.items() if number not in parts and not child.observed.controller_uid}
+    if _uses_unknown_rows(context, who.key):
+        now = context.now().timestamp()
+        for number in range(bindings.MOUNTED_PARTS):
+            name = names.bindings(who.name, number)
+            found = number not in parts and await context.strangers.find(
+                context.cluster, kinds.CONFIG_MAP, who.namespace, name, at_least=0, now=now
+            )
+            foreign |= {number} if found else set()
+    taken = [name_conflict((kinds.CONFIG_MAP.name, names.bindings(who.name, number))) for number in sorted(foreign)]
+    return (*problems, *taken)
 
 
 def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manifest, ...] | None]:
@@ -228,6 +279,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         store = typed(context, body)
     except InvalidSpec as error:
         await write_status(context, who, previous, refused_status(who, previous, error.problems, now))
+        await _revoke(context, who)
         return None
     own_key = ReconcileKey(who.kind, key)
     children = context.cache.children(own_key)
@@ -240,28 +292,37 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     await authority(context, store)
     problems: tuple[ApplyProblem, ...] = ()
     staged: frozenset[ChildKey] = frozenset()
-    if not store.spec.paused:
+    has_bindings = (kinds.CONFIG_MAP.name, names.bindings(key.name, 0)) in children
+    if has_bindings or not store.spec.paused:
         rows = _rows(context, store)
         inputs = StoreInputs(
             store=store,
             settings=context.settings,
             models=models,
-            parts=bindings.layout(rows, _placement(children, store)),
+            parts=bindings.layout(rows, _placement(children, who)),
             existing_claim=existing_claim(known_claim.claim) if known_claim and known_claim.claim else None,
             may_start=may_start,
         )
         wanted, made = _wanted(context, inputs)
-        staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
-        digests = {name: digest for name, digest in wanted.digests.items() if name not in staged}
+        if store.spec.paused:
+            # Whose memory is whose is no matter of the pods: a permission that is taken back must not stay in force.
+            kept = frozenset(wanted.digests) - {
+                (kinds.CONFIG_MAP.name, names.bindings(key.name, number)) for number in inputs.parts
+            }
+        else:
+            staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
+            kept = staged
+        digests = {name: digest for name, digest in wanted.digests.items() if name not in kept}
         try:
             problems = await sync_children(
-                context, who, digests, wanted.held | staged, lambda: made or desired_objects(inputs).objects
+                context, who, digests, wanted.held | kept, lambda: made or desired_objects(inputs).objects
             )
         except TryLater:
             context.rollouts.end(key)
             raise
         if context.ledger.record(key, rows):
             context.watch_health(key, _FIRST_HEALTH_SECONDS)
+        problems += await _sync_bindings(context, who, inputs.parts)
     children = context.cache.children(own_key)
     workload, claim = children.get(deployment_key), children.get(claim_key)
     deployment = workload.deployment if workload else None
@@ -286,7 +347,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     told = sum(report.ready for report in snapshot.health.reports) if snapshot.health else 0
     is_news = snapshot.deployment is not None and snapshot.deployment.ready != told
     context.watch_health(key, _FIRST_HEALTH_SECONDS if is_news else context.settings.health_seconds)
-    again = [pods_after]
+    again = [pods_after, FRESH_SECONDS if _uses_unknown_rows(context, key) else None]
     if staged:
         again.append(_TURN_SECONDS)
     _wake_next(context)

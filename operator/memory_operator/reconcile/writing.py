@@ -44,7 +44,8 @@ def _problem(key: ChildKey, error: Refused) -> ApplyProblem:
     return ApplyProblem(key[0], key[1], reason, f"{key[0]} {key[1]!r}: {error}")
 
 
-def _name_conflict(key: ChildKey) -> ApplyProblem:
+def name_conflict(key: ChildKey) -> ApplyProblem:
+    """Return that somebody else has a name that we need."""
     message = f"{key[0]} {key[1]!r} exists and belongs to somebody else; rename it, or this object."
     return ApplyProblem(key[0], key[1], Reason.NAME_CONFLICT, message)
 
@@ -72,7 +73,7 @@ async def sync_children(
                 children[key] = other
     observed = {key: child.observed for key, child in children.items()}
     todo = plan(owner.uid, desired, held, observed)
-    problems = [_name_conflict(key) for key in todo.conflicts if children[key].owner != own_key]
+    problems = [name_conflict(key) for key in todo.conflicts if children[key].owner != own_key]
     manifests = {(item["kind"], item["metadata"]["name"]): item for item in objects()} if todo.apply else {}
     for key in todo.apply:
         kind = kinds.ALL[key[0]]
@@ -83,7 +84,7 @@ async def sync_children(
                     context.cluster, kind, owner.namespace, key[1], at_least=int(owner.version or 0), now=now
                 )
                 if live is not None and not _is_ours(owner, live):
-                    problems.append(_name_conflict(key))
+                    problems.append(name_conflict(key))
                     continue
             elif observed[key].applied_digest == desired[key]:
                 context.metrics.drift.labels(key[0]).inc()
@@ -96,6 +97,36 @@ async def sync_children(
         await context.cluster.delete(kind, owner.namespace, name, child.uid)
         context.metrics.writes.labels(kind_name, "delete").inc()
         context.cache.remove(kind, child.key, child.uid)
+    return tuple(problems)
+
+
+async def drop_keys(
+    context: Context, owner: Identity, wanted: Mapping[str, Collection[str]]
+) -> tuple[ApplyProblem, ...]:
+    """Take out of an object's ConfigMaps (by name) every key that is not wanted in them; return what was refused.
+
+    Fields of other managers stay elsewhere. Here they count: each key of a store's bindings is an agent's permission,
+    and each of an agent's folder a store to which it would show its token.
+    """
+    kind, problems = kinds.CONFIG_MAP, []
+    children = context.cache.children(ReconcileKey(owner.kind, owner.key))
+    for name, keys in wanted.items():
+        child = children.get((kind.name, name))
+        if child is None or child.observed.controller_uid != owner.uid:
+            continue
+        foreign = dict.fromkeys(sorted(set(child.data_keys).difference(keys)))
+        if not foreign:
+            continue
+        meta = {"name": name, "namespace": owner.namespace, "resourceVersion": str(child.version)}
+        try:
+            live = await context.cluster.patch(kind, {"metadata": meta, "data": foreign, "binaryData": foreign})
+        except Refused as error:
+            problems.append(_problem((kind.name, name), error))
+            continue
+        context.metrics.writes.labels(kind.name, "patch").inc()
+        context.metrics.drift.labels(kind.name).inc()
+        context.cache.put(kind, live)
+        logger.warning("keys of somebody else removed", extra={"child": name, "count": len(foreign)})
     return tuple(problems)
 
 

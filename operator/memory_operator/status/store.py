@@ -265,7 +265,7 @@ def store_status(store: MemoryStore, snapshot: StoreSnapshot, now: datetime, pat
         _reconciling(store, snapshot),
     ]
     if store.spec.paused:
-        message = "spec.paused is true: the store runs on, its objects are not changed."
+        message = "spec.paused is true: the store runs on, its objects but the bindings are not changed."
         found.append(Condition(ConditionType.PAUSED, True, Reason.PAUSED, message))
     merged = conditions.merge(previous, (item for item in found if item), store.id.generation, now)
     return {

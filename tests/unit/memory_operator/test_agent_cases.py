@@ -374,6 +374,16 @@ async def test_a_bound_workload_gets_a_snippet_and_is_never_touched(world: World
     assert world.find(kinds.CONFIG_MAP, "helper-memory") is not None
 
 
+async def test_a_store_that_somebody_adds_to_an_agents_folder_is_taken_out(world: World) -> None:
+    await running(world)
+    key = ObjectKey("a", "helper-memory")
+    before = dict(world.get(kinds.CONFIG_MAP, key.name)["data"])
+    foreign = {"other.json": '{"endpoint": "http://thief"}', "ca.crt": "thief"}
+    world.cluster.edit(kinds.CONFIG_MAP, key, lambda live: live["data"].update(foreign))
+    await world.settle(5)
+    assert world.get(kinds.CONFIG_MAP, key.name)["data"] == before
+
+
 async def test_an_object_of_somebody_else_is_left_alone(world: World) -> None:
     await world.ready_store()
     theirs = {

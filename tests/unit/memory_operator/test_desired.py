@@ -286,8 +286,18 @@ def test_bindings_fit_into_their_parts_and_lose_none(rows: dict[str, str], place
     assert sum(len(part) for part in parts.values()) == len(rows)
     for part in parts.values():
         assert sum(len(key) + len(text) for key, text in part.items()) <= 200
+    assert list(parts) == list(range(len(parts))), "a service follows them up to the first gap"
     again = bindings.layout(rows, {key: number for number, part in parts.items() for key in part}, part_bytes=200)
     assert again == parts, "a row that fits stays where it is"
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("notes-bindings-0", 0), ("notes-bindings-63", 63), ("notes-bindings-64", None), ("notes-bindings-99999", None),
+     ("notes-bindings-x", None), ("notes-bindings-²", None), ("other-bindings-0", None), ("notes-bindings", None)],
+)  # fmt: skip
+def test_only_what_a_service_reads_is_a_part_of_the_bindings(name: str, number: int | None) -> None:
+    assert bindings.part_number("notes", name) == number
 
 
 def test_thousands_of_bindings_stay_below_the_limit_of_a_config_map() -> None:

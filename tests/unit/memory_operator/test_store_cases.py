@@ -10,6 +10,7 @@ import yaml
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.conditions import Reason
@@ -354,6 +355,123 @@ async def test_a_paused_store_is_left_alone_and_says_so(world: World) -> None:
     await world.settle()
     assert world.of_store(store, "Paused") is None
     assert world.find(kinds.SERVICE, "notes-memory") is not None
+
+
+ROWS = "notes-bindings-0"
+
+
+def _rows(world: World, name: str = ROWS) -> list[str]:
+    return sorted(world.get(kinds.CONFIG_MAP, name).get("data") or ())
+
+
+async def _mint(world: World, name: str = ROWS) -> None:
+    """Add an agent to the bindings as somebody does who may change ConfigMaps."""
+    key = ObjectKey("a", name)
+    world.cluster.edit(kinds.CONFIG_MAP, key, lambda live: live.setdefault("data", {}).update({"a.thief.json": "{}"}))
+    world.cluster.edit(kinds.CONFIG_MAP, key, lambda live: live.update(binaryData={"a.other.json": "e30="}))
+
+
+async def test_a_row_that_somebody_adds_to_the_bindings_is_taken_out(world: World) -> None:
+    store = await world.ready_store()
+    world.agent()
+    await world.settle()
+    await _mint(world)
+    await world.settle(5)
+    assert _rows(world) == ["a.helper.json"]
+    assert "binaryData" not in world.get(kinds.CONFIG_MAP, ROWS)
+    assert world.context.metrics.drift.labels("ConfigMap")._value.get() >= 1
+    before = len(world.cluster.writes)
+    world.context.queue.add(ReconcileKey("MemoryStore", store))
+    await world.settle(5)
+    assert world.writes_since(before) == []
+
+
+async def test_a_row_that_somebody_else_has_set_too_goes_with_its_agent(world: World) -> None:
+    await world.ready_store()
+    agent = world.agent()
+    await world.settle()
+    world.cluster.apply_as(
+        "someone",
+        kinds.CONFIG_MAP,
+        {
+            "metadata": {"name": ROWS, "namespace": "a"},
+            "data": dict(world.get(kinds.CONFIG_MAP, ROWS)["data"]),
+        },
+    )
+    await world.settle()
+    world.cluster.remove(kinds.AGENT_MEMORY, agent.namespace, agent.name)
+    await world.settle(5)
+    assert _rows(world) == []
+
+
+async def test_rows_that_cannot_be_taken_out_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(kind: Kind, manifest: Any) -> Any:
+        raise Invalid("the ConfigMap is immutable")
+
+    store = await world.ready_store()
+    monkeypatch.setattr(world.cluster, "patch", refuse)
+    await _mint(world)
+    await world.settle(5)
+    assert world.of_store(store, "Stalled") == ("True", "ApplyFailed")
+
+
+@pytest.mark.parametrize("labels", [{}, {"app.kubernetes.io/managed-by": "memplane", "memplane.dev/store": "notes"}])
+async def test_a_part_of_the_bindings_that_somebody_else_makes_is_told(world: World, labels: dict[str, str]) -> None:
+    store = await world.ready_store()
+    meta = {"name": "notes-bindings-7", "namespace": "a", "labels": labels}
+    world.cluster.make(kinds.CONFIG_MAP, {"metadata": meta, "data": {"a.x.json": ""}})
+    world.says(store, report("a revision that was never written"))
+    await world.settle(6)
+    assert world.of_store(store, "Stalled") == ("True", "NameConflict")
+    assert "notes-bindings-7" in str(world.get(kinds.MEMORY_STORE, "notes")["status"]["conditions"])
+    assert world.find(kinds.CONFIG_MAP, "notes-bindings-1") is None
+    world.cluster.remove(kinds.CONFIG_MAP, "a", "notes-bindings-7")
+    await world.make_ready(store)
+    await world.settle(10)
+    assert world.of_store(store, "Stalled") is None
+    assert world.of_store(store, "Ready") == ("True", "Available")
+
+
+async def test_a_permission_is_taken_back_and_given_while_a_store_is_paused(world: World) -> None:
+    store = await world.ready_store(access={"allowedNamespaces": {"names": ["b"]}})
+    world.agent("gone")
+    world.agent("foreign", namespace="b", memoryStoreNamespace="a")
+    await world.settle()
+    assert _rows(world) == ["a.gone.json", "b.foreign.json"]
+    world.store(paused=True)
+    await world.settle()
+    world.cluster.remove(kinds.AGENT_MEMORY, "a", "gone")
+    agent = world.agent("late")
+    await world.settle()
+    await _mint(world)
+    await world.settle(5)
+    assert _rows(world) == ["a.late.json"]
+    world.says(store, report(world.context.ledger.revision(store) or ""))
+    await world.settle(5)
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+
+
+async def test_a_store_that_is_paused_from_the_start_is_not_begun(world: World) -> None:
+    world.store(paused=True)
+    world.agent()
+    await world.settle(5)
+    assert [name for _, key in world.cluster.objects if (name := key.name).startswith("notes-")] == []
+
+
+async def test_an_agent_that_goes_loses_its_row_though_the_stores_spec_breaks_a_rule(world: World) -> None:
+    store = await world.ready_store()
+    world.agent("gone")
+    world.agent("stays")
+    await world.settle()
+    world.store(replicas=3)
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("False", "InvalidSpec")
+    assert _rows(world) == ["a.gone.json", "a.stays.json"]
+    world.cluster.remove(kinds.AGENT_MEMORY, "a", "gone")
+    await world.settle()
+    await _mint(world)
+    await world.settle(5)
+    assert _rows(world) == ["a.stays.json"]
 
 
 async def test_an_invalid_store_keeps_what_runs(world: World) -> None:
