@@ -41,6 +41,8 @@ class Appends(Verbs):
         shared = self._shared
         strict = self._is_strict(failure_mode)
         deadline = self._deadline(timeout_seconds, shared.deadlines.write)
+        if shared.courier is not None:
+            shared.courier.meet(self._user, is_accepted=False)
         where = {
             "user": self._user,
             "session_id": session_id,

@@ -107,6 +107,7 @@ class Verbs:
             shared.counts.add("refused", request.verb)
             raise
         if shared.courier is not None:
+            shared.courier.meet(self._user, is_accepted=True)
             shared.courier.kick()
         return answer
 

@@ -1,7 +1,8 @@
 """Carries entries from the outbox to the service: in order within a lane, one process at a time, once by effect.
 
 An entry leaves the outbox only when the service has it (a 2xx, or proof that an earlier attempt was stored), when
-what it was said to was erased (410), or when it is set aside because the service refused it.
+what it was said to was erased (410), or when it is set aside because the service refused it. A credential that is not
+taken any more is an outage, not a refusal: entries wait for a newer one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from memory_service.client.errors import (
@@ -24,9 +26,9 @@ from memory_service.client.errors import (
 from memory_service.client.exchange import Counts, Exchange, refusal
 from memory_service.client.outbox import Entry, Outbox
 from memory_service.client.results import Delivery
-from memory_service.client.subjects import subject_of
-from memory_service.client.wire import Request
-from memory_service.contract.problems import PROBLEM_PREFIX, Problem, ProblemKind
+from memory_service.client.subjects import LEEWAY_SECONDS, expires_at, subject_of
+from memory_service.client.wire import USER_HEADER, Request
+from memory_service.contract.problems import PROBLEM_PREFIX, UNEXPIRED_TOKEN, Problem, ProblemKind
 from memory_service.contract.verbs import RememberResponse, WriteResponse
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ MAX_ATTEMPTS = 50
 MAX_PAUSE_SECONDS = 30.0
 
 
+KEPT_USERS = 1_000
+"""Users whose newest tokens are remembered: the last one that the service took, and the last one of any call."""
 KEPT_FATES = 1_000
 """Fates of entries that are remembered for the calls that put them; a call asks for its own at once."""
 
@@ -71,6 +75,7 @@ class Courier:
         self._calls_waiting = 0
         self._is_closed = False
         self._fates: dict[_Name, Stored | ContractError] = {}
+        self._users: dict[str, tuple[str | None, str | None]] = {}
 
     async def waiting(self, lane: str | None = None) -> int:
         """Return how many entries wait; costs one look at the folder while nothing was ever put there."""
@@ -217,11 +222,10 @@ class Courier:
                 continue
             by = self._exchange.clock() + self._seconds
             try:
-                answer = await self._exchange.call(
-                    self._request(entry, is_fresh=entry.id == round_.fresh),
-                    user=entry.user,
+                answer = await self._send(
+                    entry,
+                    is_fresh=entry.id == round_.fresh,
                     deadline=by if round_.deadline is None else min(by, round_.deadline),
-                    patient=False,
                 )
                 self._note(entry, answer)
                 tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
@@ -241,6 +245,14 @@ class Courier:
                     tally["delivered"] += await self._settle(entry, self.outbox.delivered, "delivered")
                     continue
                 self._note(entry, error)
+                if error.status == HTTPStatus.UNAUTHORIZED:
+                    if not _is_about_the_user(error):
+                        # The agent's own token is not taken: that is no word on any entry.
+                        break
+                    if _has_expired_since(entry, error):
+                        # It was good when it was queued: the lane waits for a newer token of this user.
+                        round_.blocked.add(entry.lane)
+                        continue
                 tally["refused"] += await self._set_aside(entry, error.problem, refusal(error))
             except ServiceUnavailable as error:
                 if error.reason is UnavailableReason.SERVICE_ERROR:
@@ -253,6 +265,40 @@ class Courier:
                 else:
                     break
         return Delivery(**tally)
+
+    async def _send(self, entry: Entry, *, is_fresh: bool, deadline: float) -> Stored:
+        """Send an entry under the token that it came with, and under newer ones of its user once that has expired.
+
+        Only the service's word that a token was genuine lets another one speak for its entry: anybody can write an
+        issuer and a subject into a token.
+        """
+        request = self._request(entry, is_fresh=is_fresh)
+        try:
+            return await self._exchange.call(request, user=entry.user, deadline=deadline, patient=False)
+        except ContractError as error:
+            if not _has_expired_since(entry, error):
+                raise
+            expired = error
+        last = await asyncio.to_thread(self.outbox.newest_user, entry.subject)
+        for user in dict.fromkeys((*self._users.get(entry.subject, ()), last)):
+            if user is None or user == entry.user:
+                continue
+            try:
+                return await self._exchange.call(request, user=user, deadline=deadline, patient=False)
+            except ContractError as error:
+                if error.status != HTTPStatus.UNAUTHORIZED:
+                    raise
+        raise expired
+
+    def meet(self, user: str | None, *, is_accepted: bool) -> None:
+        """Know the token that a call came with: it may have to speak for what its user said under an older one."""
+        if user is None:
+            return
+        subject = subject_of(user)
+        accepted, _ = self._users.pop(subject, (None, None))
+        self._users[subject] = (user if is_accepted else accepted, user)
+        while len(self._users) > KEPT_USERS:
+            del self._users[next(iter(self._users))]
 
     def _request(self, entry: Entry, *, is_fresh: bool) -> Request[Stored]:
         body = dict(entry.body)
@@ -275,6 +321,20 @@ class Courier:
         logger.warning("a queued request was refused and is kept aside", extra={"entry": entry.id, **fields})
         self._counts.add("refused", entry.verb)
         return 1
+
+
+def _is_about_the_user(error: ContractError) -> bool:
+    return any(field.field == USER_HEADER for field in error.problem.errors)
+
+
+def _has_expired_since(entry: Entry, error: ContractError) -> bool:
+    """Whether an entry's token is genuine by the service's word, and was still good when the entry was queued."""
+    until = expires_at(entry.user)
+    return (
+        any(field.field == USER_HEADER and field.expected == UNEXPIRED_TOKEN for field in error.problem.errors)
+        and until is not None
+        and entry.queued_at < until + LEEWAY_SECONDS
+    )
 
 
 _Name = tuple[str, str, str]

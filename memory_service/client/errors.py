@@ -35,6 +35,7 @@ class UnavailableReason(StrEnum):
     BREAKER_OPEN = "BreakerOpen"
     OVERLOADED = "Overloaded"
     QUOTA_EXCEEDED = "QuotaExceeded"
+    STORAGE_FULL = "StorageFull"
     SERVICE_ERROR = "ServiceError"
     IN_FLIGHT = "InFlight"
     CLOSED = "ClientClosed"

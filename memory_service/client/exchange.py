@@ -20,8 +20,13 @@ T = TypeVar("T")
 MAX_ATTEMPTS = 3
 """Times that one call is sent while the service asks to come back within the call's own deadline."""
 
-_ALIVE = (UnavailableReason.QUOTA_EXCEEDED, UnavailableReason.IN_FLIGHT, UnavailableReason.SERVICE_ERROR)
-"""Answers that say no to this call and nothing about the next one of another kind."""
+_ALIVE = (
+    UnavailableReason.QUOTA_EXCEEDED,
+    UnavailableReason.STORAGE_FULL,
+    UnavailableReason.IN_FLIGHT,
+    UnavailableReason.SERVICE_ERROR,
+)
+"""Answers that say no to this call and nothing about the next one of another kind: a full disk can be read."""
 
 Count = Callable[[str, str], None]
 

@@ -208,6 +208,14 @@ class Outbox:
             ).fetchone()
         return int(row[0])
 
+    def newest_user(self, subject: str) -> str | None:
+        """Return the token or name that a subject's last entry came with."""
+        with self._open() as db:
+            row = db.execute(
+                "SELECT user FROM entries WHERE subject = ? ORDER BY id DESC LIMIT 1", (subject,)
+            ).fetchone()
+        return None if row is None else row[0]
+
     def last_id(self) -> int:
         """Return the highest id that an entry has now, 0 for none."""
         if not self.exists:

@@ -10,18 +10,31 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from typing import Any
+
+LEEWAY_SECONDS = 30.0
+"""How far an issuer's clock may be from this machine's, as in the service."""
 
 
 def subject_of(user: str | None) -> str:
     """Return the name that all tokens of one issuer and subject have in common; any other text names itself."""
+    claims = _claims(user)
+    named = [claims.get("iss"), claims.get("sub")]
+    return json.dumps(named if all(isinstance(part, str) for part in named) else user)
+
+
+def expires_at(user: str | None) -> float | None:
+    """Return the time of day in seconds at which a token ends; None for what is no token or has no end."""
+    moment = _claims(user).get("exp")
+    return float(moment) if isinstance(moment, int | float) else None
+
+
+def _claims(user: str | None) -> dict[str, Any]:
     parts = user.split(".") if user is not None else []
-    if len(parts) == 3:
-        try:
-            claims = json.loads(base64.urlsafe_b64decode(parts[1].encode("ascii") + b"=" * (-len(parts[1]) % 4)))
-        except (binascii.Error, UnicodeError, ValueError, RecursionError):
-            claims = None
-        if isinstance(claims, dict):
-            named = [claims.get("iss"), claims.get("sub")]
-            if all(isinstance(part, str) for part in named):
-                return json.dumps(named)
-    return json.dumps(user)
+    if len(parts) != 3:
+        return {}
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1].encode("ascii") + b"=" * (-len(parts[1]) % 4)))
+    except (binascii.Error, UnicodeError, ValueError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}

@@ -97,6 +97,8 @@ class Request(Generic[T]):
             raise ServiceUnavailable(detail, reason=UnavailableReason.QUOTA_EXCEEDED, retry_after=retry_after or 1.0)
         if status == 409 and problem is not None and problem.kind == ProblemKind.IDEMPOTENCY_IN_FLIGHT:
             raise ServiceUnavailable(detail, reason=UnavailableReason.IN_FLIGHT, retry_after=retry_after or 1.0)
+        if status == 507:
+            raise ServiceUnavailable(detail, reason=UnavailableReason.STORAGE_FULL, retry_after=retry_after)
         if status in (502, 503, 504):
             raise ServiceUnavailable(detail, reason=UnavailableReason.OVERLOADED, retry_after=retry_after)
         if status >= 500:

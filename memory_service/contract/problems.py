@@ -35,6 +35,11 @@ class ProblemKind(StrEnum):
     INTERNAL = "internal"
 
 
+GOOD_TOKEN = "a good token of an issuer that this store takes"
+UNEXPIRED_TOKEN = "a token that has not expired"
+"""What is expected of a user's token that was genuine once, unlike one that was never good."""
+
+
 class FieldError(Wire):
     """One field that is wrong: where, what was expected, what came (never the text of a turn or a fact)."""
 

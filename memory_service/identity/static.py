@@ -19,8 +19,9 @@ from memory_service.contract.base import FileModel
 from memory_service.contract.bindings import BindingPolicy
 from memory_service.contract.health import Reason
 from memory_service.contract.ids import LOCAL_ISSUER, AgentIdentity
+from memory_service.contract.problems import GOOD_TOKEN
 from memory_service.domain.callers import Caller, CallerKind, Principal
-from memory_service.errors import Forbidden, Misconfigured, Unauthenticated
+from memory_service.errors import FieldProblem, Forbidden, Misconfigured, Unauthenticated
 from memory_service.identity.authenticator import AGENTS, Headers, IdentityState, Monotonic, Now
 from memory_service.identity.credentials import USER_HEADER, principal_flaw, read_credentials
 
@@ -145,7 +146,10 @@ class StaticAuthenticator:
             return caller
         principal = tokens.users.get(tokens.digest(given.user))
         if principal is None:
-            raise Unauthenticated(f"the token in {USER_HEADER} is not among `users` of the tokens file, or no longer")
+            raise Unauthenticated(
+                f"the token in {USER_HEADER} is not among `users` of the tokens file, or no longer",
+                [FieldProblem(USER_HEADER, GOOD_TOKEN)],
+            )
         return Caller(caller.kind, caller.subject, caller.agent, principal, caller.policy)
 
     def state(self) -> IdentityState:

@@ -17,6 +17,11 @@ from memory_service.errors import Unauthenticated
 from memory_service.identity.authenticator import Now
 from memory_service.identity.keys import ALGORITHMS, KeySet
 
+
+class Expired(Unauthenticated):
+    """The token's signature and issuer are good, and its time is over."""
+
+
 LEEWAY = timedelta(seconds=30)
 """How far the issuer's clock may be from ours."""
 
@@ -49,6 +54,7 @@ async def check_token(token: str, *, issuer: str, keys: KeySet, now: Now) -> Cla
     """Return a token's claims after everything about it that needs no third party was checked, but its audience.
 
     Raises:
+        Expired: everything else about it is good.
         Unauthenticated: it is not a JWT, or one of the checks fails; the sentence says which.
         Unavailable: the issuer's keys were never read and cannot be.
     """
@@ -97,7 +103,7 @@ def _check_times(claims: Mapping[str, Any], now: float) -> float:
     if expires_at is None:
         raise Unauthenticated("the token never expires; only tokens with `exp` are taken")
     if now >= expires_at + leeway:
-        raise Unauthenticated("the token has expired; read its file again, it is renewed there")
+        raise Expired("the token has expired; read its file again, it is renewed there")
     for name in ("nbf", "iat"):
         moment = _moment(claims, name)
         if moment is not None and moment > now + leeway:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import httpx
 
 from memory_service.contract.config import UserIssuer
+from memory_service.contract.problems import GOOD_TOKEN, UNEXPIRED_TOKEN
 from memory_service.domain.callers import Principal
-from memory_service.errors import Misconfigured, Unauthenticated
+from memory_service.errors import FieldProblem, Misconfigured, Unauthenticated
 from memory_service.identity.authenticator import Monotonic, Now
 from memory_service.identity.credentials import USER_HEADER, principal_flaw
 from memory_service.identity.keys import Fetch, KeySet, file_keys, private_url_keys, url_keys
-from memory_service.identity.tokens import check_token, unverified_issuer
+from memory_service.identity.tokens import Expired, check_token, unverified_issuer
 
 
 class Users:
@@ -42,18 +43,21 @@ class Users:
         """Return who the token speaks for.
 
         Raises:
-            Unauthenticated: it is not a good token of a listed issuer for this store.
+            Unauthenticated: it is not a good token of a listed issuer for this store; its field says whether it has
+                only expired.
             Unavailable: the issuer's keys were never read and cannot be.
         """
         if not self._issuers:
             raise Unauthenticated(
                 f"this store takes no users' tokens; leave {USER_HEADER} out, or list their issuer in "
-                "identity.users.issuers"
+                "identity.users.issuers",
+                [FieldProblem(USER_HEADER, "no such header")],
             )
         try:
             return await self._principal(token)
         except Unauthenticated as error:
-            raise Unauthenticated(f"{USER_HEADER}: {error.detail}", error.errors) from error
+            expected = UNEXPIRED_TOKEN if isinstance(error, Expired) else GOOD_TOKEN
+            raise Unauthenticated(f"{USER_HEADER}: {error.detail}", [FieldProblem(USER_HEADER, expected)]) from error
 
     async def _principal(self, token: str) -> Principal:
         name = unverified_issuer(token)

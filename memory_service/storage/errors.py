@@ -22,6 +22,17 @@ class LockTimeout(StorageUnavailable):
         )
 
 
+class LostRace(StorageUnavailable):
+    """Other transactions were first, several times; nothing was stored, and the same may be asked for again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the database is busy: other writes were first, several times; nothing was stored, repeat soon",
+            reason=Reason.STORAGE_UNREACHABLE,
+            retry_after=1,
+        )
+
+
 def unavailable(
     detail: str, *, reason: Reason = Reason.STORAGE_UNREACHABLE, retry_after: float = 1
 ) -> StorageUnavailable:

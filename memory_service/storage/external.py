@@ -20,13 +20,14 @@ from psycopg import sql
 from memory_service.contract.config import StorageConfig
 from memory_service.contract.health import Part, PartHealth, Reason
 from memory_service.contract.sessions import Diagnostics
-from memory_service.errors import Conflict, MemoryServiceError, Misconfigured, StorageUnavailable
+from memory_service.errors import MemoryServiceError, Misconfigured, StorageUnavailable
 from memory_service.ports.models import Clock
 from memory_service.ports.records import PurgeStep
 from memory_service.ports.storage import Transaction
 from memory_service.storage import counting, errors, migration
 from memory_service.storage.commits import LIMITS, Attempt
 from memory_service.storage.connections import Connection, Connections
+from memory_service.storage.errors import LostRace, unavailable
 from memory_service.storage.postgres_errors import from_postgres, is_lost, may_run_again
 from memory_service.storage.postgres_link import PostgresLink, register_vectors
 from memory_service.storage.postgres_tables import PostgresTables, vectors_schema
@@ -189,9 +190,13 @@ class ExternalStorage:
         for pause in MIGRATE_AGAIN_SECONDS:
             try:
                 return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
-            except Conflict:
+            except LostRace:
                 await asyncio.sleep(pause)
-        return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
+        except LostRace as error:
+            detail = "older replicas' writes were first while the schema was to change; it is tried again"
+            raise unavailable(detail, reason=Reason.MIGRATING) from error
 
     def _migrate(self) -> None:
         try:

@@ -6,7 +6,7 @@ import psycopg
 
 from memory_service.contract.health import Reason
 from memory_service.errors import Conflict, InvalidRequest, MemoryServiceError, StorageFull
-from memory_service.storage.errors import unavailable
+from memory_service.storage.errors import LostRace, unavailable
 
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 _LOST_CLASSES = frozenset({"08", "57"})
@@ -43,6 +43,6 @@ def from_postgres(error: psycopg.Error) -> MemoryServiceError:
     if isinstance(error, _BUSY):
         return unavailable(f"the database is busy (code {code}); nothing was stored, repeat soon")
     if may_run_again(error):
-        return Conflict("another write was first, several times; repeat soon", retry_after=1)
+        return LostRace()
     name = code or type(error).__name__
     return unavailable(f"the database does not answer ({name}); nothing was stored", retry_after=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 import shutil
 import signal
@@ -19,7 +21,9 @@ from memory_service.client import Deadlines, InvalidRequest, MemoryClient, Servi
 from memory_service.client.breaker import Breaker
 from memory_service.client.courier import MAX_ATTEMPTS
 from memory_service.client.outbox import Outbox
-from tests.fakes.memory_server import MemoryServer, Received, hang, problem, store_and_drop, store_and_hang
+from memory_service.contract.problems import GOOD_TOKEN, UNEXPIRED_TOKEN
+from memory_service.contract.verbs import Outcome
+from tests.fakes.memory_server import Fault, MemoryServer, Received, hang, problem, store_and_drop, store_and_hang
 from tests.integration.client.conftest import MakeClient
 
 SHORT = Deadlines(recall=0.3, write=0.3, other=0.3, admin=0.3)
@@ -165,7 +169,7 @@ async def test_what_was_erased_meanwhile_is_dropped_and_counted(server: MemorySe
     assert b"erase me" not in b"".join(path.read_bytes() for path in box(later).folder.iterdir())
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
+@pytest.mark.parametrize("status", [400, 403, 404, 413, 422])
 async def test_what_is_refused_is_set_aside_and_those_behind_it_go_on(
     status: int, server: MemoryServer, make_client: MakeClient
 ) -> None:
@@ -185,6 +189,99 @@ async def test_what_is_refused_is_set_aside_and_those_behind_it_go_on(
     assert box(later).retry_refused() == 1
     assert (await later.deliver()).delivered == 1
     assert sorted(server.texts("s1")) == ["one", "two"]
+
+
+async def test_a_full_disk_of_the_service_is_an_outage_however_long_it_lasts(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client()
+    server.always = problem(507, "storage-full", Retry_After="5")
+    written = await client.write("s1", [turn("one")])
+    assert (written.status, written.degraded[0].reason) == ("queued", "StorageFull")
+    await client.aclose()
+    later = make_client()
+    for _ in range(MAX_ATTEMPTS + 1):
+        assert (await later.deliver()).waiting == 1
+    server.always = None
+    assert (await later.recall("the disk can be read")).outcome is Outcome.APPLIED
+    await later.deliver()
+    assert server.texts("s1") == ["one"]
+    assert box(later).refused() == ()
+
+
+async def test_a_refused_token_of_the_agent_holds_everything_and_sets_nothing_aside(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client()
+    server.faults.append(problem(503, "unavailable", Retry_After="60"))
+    for session in ("s1", "s2"):
+        await client.write(session, [turn("one")])
+    await client.aclose()
+    server.faults.append(problem(401, "unauthenticated"))
+    later = make_client()
+    assert (await later.deliver()).waiting == 2
+    assert (await later.deliver()).delivered == 2
+    assert box(later).refused() == ()
+
+
+NOW = 1_800_000_000.0
+
+
+def token(subject: str, expires_at: float) -> str:
+    claims = json.dumps({"iss": "https://id.example", "sub": subject, "exp": expires_at})
+    return f"e30.{base64.urlsafe_b64encode(claims.encode()).decode().rstrip('=')}.c2lnbmF0dXJl"
+
+
+def takes(*good: str, expired: tuple[str, ...] = ()) -> Fault:
+    """Answer as a service that checks users' tokens."""
+
+    def act(server: MemoryServer, connection: socket.socket, request: Received) -> None:
+        user = request.headers.get("x-memplane-user", "")
+        if user in good:
+            server.send(connection, *server.handle(request))
+            return
+        expected = UNEXPIRED_TOKEN if user in expired else GOOD_TOKEN
+        body = {"type": "https://memplane.dev/problems/unauthenticated", "title": "no", "status": 401, "detail": "no"}
+        fields = [{"field": "X-Memplane-User", "expected": expected}]
+        server.send(connection, 401, {**body, "errors": fields})
+
+    return act
+
+
+async def test_what_a_user_said_under_a_token_that_expired_meanwhile_goes_out_under_the_next_one(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    old, new, bob = token("ada", NOW + 60), token("ada", NOW + 9_000), token("bob", NOW + 9_000)
+    client = make_client(breaker=Breaker(clock=Clock()), wall=lambda: NOW)
+    server.faults.append(problem(503, "unavailable"))
+    for user, session in ((old, "s1"), (bob, "s2")):
+        assert (await client.as_user(user).write(session, [turn("one")])).status == "queued"
+    await client.aclose()
+    server.always = takes(new, bob, expired=(old,))
+    later = make_client(wall=lambda: NOW + 600)
+    assert (await later.deliver()).waiting == 1
+    assert server.texts("s2") == ["one"]
+    written = await later.as_user(new).write("s1", [turn("two")])
+    assert written.status == "stored"
+    assert server.texts("s1") == ["one", "two"]
+    assert box(later).waiting() == 0
+
+
+@pytest.mark.parametrize("was_good", [False, True], ids=["expired before it was queued", "was never genuine"])
+async def test_no_newer_token_speaks_for_words_that_came_under_a_bad_one(
+    was_good: bool, server: MemoryServer, make_client: MakeClient
+) -> None:
+    bad, new = token("ada", NOW + 60 if was_good else NOW - 60), token("ada", NOW + 9_000)
+    client = make_client(breaker=Breaker(clock=Clock()), wall=lambda: NOW)
+    server.faults.append(problem(503, "unavailable"))
+    await client.as_user(bad).write("s1", [turn("not ada's")])
+    await client.aclose()
+    server.always = takes(new, expired=() if was_good else (bad,))
+    later = make_client(wall=lambda: NOW + 600)
+    assert (await later.as_user(new).write("s1", [turn("ada's")])).status == "stored"
+    assert server.texts("s1") == ["ada's"]
+    (kept,) = box(later).refused()
+    assert kept.user == bad
 
 
 async def test_a_proxys_word_is_no_verdict_on_an_entry(server: MemoryServer, make_client: MakeClient) -> None:

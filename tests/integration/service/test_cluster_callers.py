@@ -16,6 +16,7 @@ from memory_service.contract.config import (
     UserIssuer,
     UsersConfig,
 )
+from memory_service.contract.problems import UNEXPIRED_TOKEN
 from tests.fakes.identity_world import (
     ADMIN_AUDIENCE,
     AUDIENCE,
@@ -145,6 +146,9 @@ async def test_tokens_that_do_not_prove_a_bound_agent_are_refused(
     }.items():
         response = await _asker(service, good, user).ask("POST", "/v1/recall", body)
         assert response.status_code == 401, (name, response.text)
+        (error,) = response.json()["errors"]
+        assert error["field"] == "X-Memplane-User"
+        assert (error["expected"] == UNEXPIRED_TOKEN) is (name == "expired")
 
 
 async def test_an_admin_audience_alone_opens_no_admin_route(as_cluster: AsCluster, kube: FakeKubeApi) -> None:
