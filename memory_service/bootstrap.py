@@ -68,6 +68,9 @@ class Runtime:
         self._wakers: list[Callable[[], None]] = []
         self._counted: tuple[datetime, Counters] | None = None
         self._known: dict[Part, PartHealth] = {}
+        self._looking = asyncio.Lock()
+        self._looks = 0
+        self._seen: Mapping[Part, PartHealth] = {}
 
     async def __aenter__(self) -> Self:
         """Start telling callers apart and opening the storage.
@@ -130,8 +133,18 @@ class Runtime:
         return all(parts[part].ok for part in needed) and self.authenticator.state().ready, parts
 
     async def parts(self) -> Mapping[Part, PartHealth]:
-        """Return the health of every part; `since` is when a part took its present reason."""
-        return {part: self._steady(part, health) for part, health in (await self._looked_at()).items()}
+        """Return the health of every part; `since` is when a part took its present reason.
+
+        Callers that wait at the same time share a look that began after they asked: probes are anonymous, and however
+        many there are, one of them reads the store at a time.
+        """
+        begun = self._looks
+        async with self._looking:
+            if self._looks == begun:
+                self._looks += 1
+                looked_at = await self._looked_at()
+                self._seen = {part: self._steady(part, health) for part, health in looked_at.items()}
+            return self._seen
 
     def _steady(self, part: Part, health: PartHealth) -> PartHealth:
         known = self._known.get(part)

@@ -16,6 +16,7 @@ MemoryServiceError
 │   ├── StorageUnavailable
 │   │   └── StorageFull
 │   ├── ModelUnavailable
+│   │   └── ModelRefused     the endpoint is well and does not take this text
 │   └── Overloaded
 └── Misconfigured            call a person: configuration, schema or data folder is wrong
     └── FolderLocked         another process serves this folder
@@ -115,6 +116,10 @@ class StorageFull(StorageUnavailable):
 
 class ModelUnavailable(Unavailable):
     """A model endpoint does not answer, or not with what was asked for."""
+
+
+class ModelRefused(ModelUnavailable):
+    """A model endpoint that answers others does not take this text, however often it is asked."""
 
 
 class Overloaded(Unavailable):

@@ -6,6 +6,7 @@ Plain ASGI, since it is on the path of every request. It is also the last handle
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -15,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory_service.api.problems import problem
-from memory_service.contract.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from memory_service.contract.limits import BODY_BYTES_PER_SECOND, BODY_GRACE_SECONDS, MAX_BODY_BYTES, MAX_HEADER_BYTES
 from memory_service.contract.problems import ProblemKind
 from memory_service.identity.http_rules import HttpRules, RequestHead, refusal
 from memory_service.observability.logs import request_id
@@ -32,6 +33,16 @@ class _BodyTooLarge(HTTPException):
 
     def __init__(self) -> None:
         super().__init__(413, _TOO_LARGE)
+
+
+class _BodyTooSlow(HTTPException):
+    """A body did not come in its time. The connection ends with the answer: the rest of the body is not waited for."""
+
+    def __init__(self) -> None:
+        detail = (
+            f"a body has {BODY_GRACE_SECONDS} s, and one more for each {BODY_BYTES_PER_SECOND} bytes that have come"
+        )
+        super().__init__(408, detail, {"Connection": "close"})
 
 
 class Gate:
@@ -102,11 +113,22 @@ class Gate:
         return (refused.kind, problem(refused.kind, refused.detail)) if refused is not None else None
 
     def _bounded(self, receive: Receive) -> Receive:
+        """Return what receives a body of bounded size in bounded time: a request holds its place until then."""
         read = 0
+        whole = False
+        started = asyncio.get_running_loop().time()
 
         async def receive_bounded() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, whole
+            if whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(started + BODY_GRACE_SECONDS + read / BODY_BYTES_PER_SECOND):
+                    message = await receive()
+            except TimeoutError as error:
+                self._meter.count("requests_refused", reason=ProblemKind.TOO_SLOW.value)
+                raise _BodyTooSlow from error
+            whole = not message.get("more_body", False)
             read += len(message.get("body", b""))
             if read > MAX_BODY_BYTES:
                 self._meter.count("requests_refused", reason=ProblemKind.TOO_LARGE.value)

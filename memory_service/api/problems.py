@@ -49,6 +49,7 @@ STATUS: dict[ProblemKind, tuple[int, str]] = {
     ProblemKind.IDEMPOTENCY_IN_FLIGHT: (409, "The same request is being carried out"),
     ProblemKind.IDEMPOTENCY_MISMATCH: (422, "The Idempotency-Key was used for another body"),
     ProblemKind.ERASED: (410, "What the call builds on was erased"),
+    ProblemKind.TOO_SLOW: (408, "The body came too slowly"),
     ProblemKind.TOO_LARGE: (413, "The body is too large"),
     ProblemKind.UNSUPPORTED_MEDIA_TYPE: (415, "The body is not JSON"),
     ProblemKind.LIMIT_EXCEEDED: (422, "More than a documented limit"),
@@ -131,6 +132,7 @@ def problem_of_http(error: HTTPException) -> Response:
     kind = {
         404: ProblemKind.NOT_FOUND,
         405: ProblemKind.METHOD_NOT_ALLOWED,
+        408: ProblemKind.TOO_SLOW,
         413: ProblemKind.TOO_LARGE,
         415: ProblemKind.UNSUPPORTED_MEDIA_TYPE,
     }.get(error.status_code, ProblemKind.INVALID_REQUEST)

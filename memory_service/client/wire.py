@@ -99,7 +99,7 @@ class Request(Generic[T]):
             raise ServiceUnavailable(detail, reason=UnavailableReason.IN_FLIGHT, retry_after=retry_after or 1.0)
         if status == 507:
             raise ServiceUnavailable(detail, reason=UnavailableReason.STORAGE_FULL, retry_after=retry_after)
-        if status in (502, 503, 504):
+        if status in (408, 502, 503, 504):
             raise ServiceUnavailable(detail, reason=UnavailableReason.OVERLOADED, retry_after=retry_after)
         if status >= 500:
             raise ServiceUnavailable(detail, reason=UnavailableReason.SERVICE_ERROR, retry_after=retry_after)

@@ -2,6 +2,10 @@
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Bytes of one request body; more is answered 413 before it is read."""
+BODY_GRACE_SECONDS = 5
+"""Seconds that the first bytes of a body may take; a body that comes more slowly than both is answered 408."""
+BODY_BYTES_PER_SECOND = 64 * 1024
+"""For each so many bytes that have come a body has one more second. Judgement: below any link that agents work over."""
 MAX_HEADER_BYTES = 32 * 1024
 """Bytes of all request headers together; more is 431."""
 MAX_TURNS_PER_WRITE = 500

@@ -24,6 +24,7 @@ class ProblemKind(StrEnum):
     IDEMPOTENCY_IN_FLIGHT = "idempotency-in-flight"
     IDEMPOTENCY_MISMATCH = "idempotency-mismatch"
     ERASED = "erased"
+    TOO_SLOW = "too-slow"
     TOO_LARGE = "too-large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported-media-type"
     LIMIT_EXCEEDED = "limit-exceeded"

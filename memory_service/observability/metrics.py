@@ -37,6 +37,7 @@ METRICS = (
     ),
     Metric("facts_embedded", "counter", "Facts given a vector after they were saved"),
     Metric("candidates_dropped", "counter", "Extracted candidates that were not stored", ("reason",)),
+    Metric("texts_refused", "counter", "Texts that a model refused, left out of what it was asked for", ("purpose",)),
     Metric("model_tokens", "counter", "Tokens that model calls used", ("direction", "purpose")),
     Metric("erasures", "counter", "Erasures carried out"),
     Metric("jobs", "counter", "Jobs by kind and how they ended", ("kind", "outcome")),

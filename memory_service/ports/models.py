@@ -28,9 +28,10 @@ class Embedder(Protocol):
     dimension: int
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """Return one unit vector a text; a long text is cut into chunks, never refused.
+        """Return one unit vector a text; a long text is cut into chunks.
 
         Raises:
+            ModelRefused: the model answers, and does not take one of these texts.
             ModelUnavailable: none of the vectors may be used (no answer, wrong count, wrong dimension).
         """
 
@@ -73,6 +74,7 @@ class Chat(Protocol):
         """Return the answer.
 
         Raises:
+            ModelRefused: the model answers, and does not take these messages.
             ModelUnavailable: it did not answer after its retries, or refused the key.
         """
 
@@ -147,6 +149,7 @@ class Engine(Protocol):
         """Return what is worth knowing later from `turns`; `context` are earlier turns that explain them.
 
         Raises:
+            ModelRefused: the model does not take one of these texts.
             ModelUnavailable: try again later.
             UnparseableAnswer: the answer could not be used; the job failed.
         """

@@ -241,8 +241,11 @@ class Facts(Protocol):
     def without_vector(self, *, limit: int) -> Sequence[FactRow]:
         """Return facts that wait for their vector, oldest first."""
 
-    def store_vectors(self, vectors: Mapping[str, tuple[int, Vector]]) -> int:
-        """Save vectors by fact id, each with the revision it was made from; others are skipped. Safe to repeat."""
+    def store_vectors(self, vectors: Mapping[str, tuple[int, Vector | None]]) -> int:
+        """Save vectors by fact id, each with the revision it was made from; others are skipped. Safe to repeat.
+
+        None marks a fact that the model gives no vector, so that it waits no longer until its text changes.
+        """
 
     def expire(self, *, now: datetime, facts_before: datetime | None, limit: int) -> int:
         """Delete unpinned facts past `expires_at`, or last changed before `facts_before`; return how many."""

@@ -25,7 +25,7 @@ import certifi
 from pydantic_core import from_json
 
 from memory_service.contract.health import Reason
-from memory_service.errors import ModelUnavailable
+from memory_service.errors import ModelRefused, ModelUnavailable
 from memory_service.ports.models import Clock
 from memory_service.providers.health import ProviderState, StateRecorder
 
@@ -158,6 +158,11 @@ class Endpoint:
         why = reason or self._unavailable
         self._recorder.failed(why, message)
         return ModelUnavailable(f"{self.name}: {message}", reason=why, retry_after=retry_after or 1.0)
+
+    def refusal(self, message: str) -> ModelRefused:
+        """Return the exception to raise where the endpoint is well and refuses one text; recorded as an answer."""
+        self._recorder.succeeded()
+        return ModelRefused(f"{self.name}: {message}", reason=self._unavailable)
 
     async def close(self) -> None:
         """Close the connections."""

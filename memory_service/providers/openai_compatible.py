@@ -38,7 +38,11 @@ DEFAULT_INPUT_TOKENS = 8_000
 """Longest input while `inputTokens` is unset. An endpoint that refuses it is asked again with half of it."""
 SHORTEST_INPUT_TOKENS = 32
 """A refusal of inputs this short is not about their length."""
-TOO_LONG_STATUSES = frozenset({400, 413, 422})
+ABOUT_THE_TEXT = frozenset({400, 413, 422})
+"""Statuses that may be about what was sent: its length, or what a filter makes of it. Others are about the endpoint."""
+PLAIN_TEXT = "memory"
+PLAIN_MESSAGES = (Message("system", "Answer with JSON."), Message("user", 'Answer with {"ok": true}.'))
+"""What no endpoint has a reason to refuse: where it refuses this as well, it is not about a text."""
 
 _DROPPABLE = ("temperature", "response_format")
 
@@ -73,16 +77,16 @@ class OpenAIChat:
         """Return the answer; an empty one is an answer too.
 
         Raises:
+            ModelRefused: the model answers, and does not take these messages.
             ModelUnavailable: no answer after the repeats, a refused key, or not the answer of a chat model.
         """
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
-            "temperature": 0,
-        }
+        body: dict[str, Any] = {"model": self.model, "messages": _messages(messages), "temperature": 0}
         if json_object:
             body["response_format"] = {"type": "json_object"}
-        answer = await self._adapting(body, max_tokens)
+        try:
+            answer = await self._adapting(body, max_tokens)
+        except Refused as refusal:
+            raise await self._refusal(refusal, body, max_tokens) from refusal
         completion = _completion(answer)
         if completion is None:
             raise self._endpoint.failure("the answer is not a chat completion")
@@ -118,7 +122,17 @@ class OpenAIChat:
                 elif refusal.param.partition(".")[0] in _DROPPABLE and refusal.param.partition(".")[0] in sent:
                     self._dropped.add(refusal.param.partition(".")[0])
                 else:
-                    raise self._endpoint.failure(str(refusal)) from refusal
+                    raise
+
+    async def _refusal(self, refusal: Refused, body: dict[str, Any], max_tokens: int) -> ModelUnavailable:
+        """Return what a refusal is about, after asking the same in the same way about nothing in particular."""
+        if refusal.status not in ABOUT_THE_TEXT:
+            return self._endpoint.failure(str(refusal))
+        try:
+            await self._adapting({**body, "messages": _messages(PLAIN_MESSAGES)}, max_tokens)
+        except Refused:
+            return self._endpoint.failure(str(refusal))
+        return self._endpoint.refusal(str(refusal))
 
 
 class OpenAIEmbedder:
@@ -160,6 +174,7 @@ class OpenAIEmbedder:
         the length all the same (its tokens are others), shorter chunks are tried and kept to.
 
         Raises:
+            ModelRefused: the endpoint answers, and does not take one of these texts.
             ModelUnavailable: none of the vectors may be used.
         """
         if not texts:
@@ -172,8 +187,8 @@ class OpenAIEmbedder:
                 break
             except Refused as refusal:
                 longest = max(tokens for group in chunks for _, tokens in group)
-                if refusal.status not in TOO_LONG_STATUSES or longest <= SHORTEST_INPUT_TOKENS:
-                    raise self._endpoint.failure(str(refusal)) from refusal
+                if refusal.status not in ABOUT_THE_TEXT or longest <= SHORTEST_INPUT_TOKENS:
+                    raise await self._refusal(refusal) from refusal
                 cap = max(SHORTEST_INPUT_TOKENS, min(cap, longest) // 2)
         self._input_tokens = cap
         result = self._means(vectors, chunks)
@@ -210,7 +225,7 @@ class OpenAIEmbedder:
         Raises:
             ModelUnavailable: it does not.
         """
-        await self.embed(["memory"])
+        await self.embed([PLAIN_TEXT])
 
     async def warm(self) -> None:
         """Do nothing: an endpoint has nothing to load here."""
@@ -232,6 +247,16 @@ class OpenAIEmbedder:
         solid = [piece for piece in pieces if piece.strip()] or pieces[:1]
         chosen = [solid[place] for place in evenly(len(solid), MAX_CHUNKS)]
         return [(piece, max(1, self._counter.count(piece))) for piece in chosen]
+
+    async def _refusal(self, refusal: Refused) -> ModelUnavailable:
+        """Return what a refusal is about, after asking about nothing in particular."""
+        if refusal.status not in ABOUT_THE_TEXT:
+            return self._endpoint.failure(str(refusal))
+        try:
+            await self._embed_batch([PLAIN_TEXT])
+        except Refused:
+            return self._endpoint.failure(str(refusal))
+        return self._endpoint.refusal(str(refusal))
 
     async def _embed_chunks(self, chunks: Sequence[tuple[str, int]]) -> NDArray[np.float64]:
         rows = [await self._embed_batch(batch) for batch in _batches(chunks)]
@@ -277,6 +302,10 @@ class OpenAIEmbedder:
 
     def _wrong_dimension(self, got: int) -> ModelUnavailable:
         return self._endpoint.failure(f"vectors of {self.dimension} dimensions are expected, the answer has {got}")
+
+
+def _messages(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.content} for message in messages]
 
 
 def _batches(chunks: Sequence[tuple[str, int]]) -> Iterator[list[str]]:

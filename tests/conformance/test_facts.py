@@ -265,6 +265,17 @@ async def test_vectors_are_stored_for_the_revision_they_were_made_from(store: St
     assert [row.text for row in await store.storage.read(lambda tx: tx.facts.without_vector(limit=10))] == ["zwei"]
 
 
+async def test_a_fact_that_gets_no_vector_waits_for_none_until_its_text_changes(store: Store) -> None:
+    async def waiting() -> list[str]:
+        return [row.text for row in await store.storage.read(lambda tx: tx.facts.without_vector(limit=10))]
+
+    row = await add(store, fact("one", MINE))
+    assert await store.storage.transact(lambda tx: tx.facts.store_vectors({row.id: (1, None)})) == 1
+    assert await waiting() == []
+    await change(store, row.id, FactChange({"text": "zwei"}, terms=("zwei",)))
+    assert await waiting() == ["zwei"]
+
+
 async def test_the_nearest_facts_of_an_owner_come_nearest_first(store: Store) -> None:
     def leaning(cosine: float) -> Vector:
         values = np.zeros(8, np.float32)

@@ -105,7 +105,14 @@ class TooLong:
     max_words: int
 
 
-Fault = Status | Text | Truncated | Body | Embeddings | HalfClosed | HungUp | Gate | TooLong
+@dataclass(frozen=True)
+class Refusing:
+    """Answer 400 to requests that hold this word anywhere, as usual to the others."""
+
+    word: str
+
+
+Fault = Status | Text | Truncated | Body | Embeddings | HalfClosed | HungUp | Gate | TooLong | Refusing
 
 
 def wrong_count(answer: dict[str, Any]) -> None:
@@ -276,6 +283,8 @@ class _FaultyHandler(Handler):
                 self.close_connection = True
             case TooLong() if any(len(text.split()) > fault.max_words for text in body.get("input", ())):
                 self._respond_status(Status(400, code="context_length_exceeded", param="input"))
+            case Refusing() if fault.word in json.dumps(body):
+                self._respond_status(Status(400, code="content_filter"))
             case _:
                 self._respond_by_rule(body)
 

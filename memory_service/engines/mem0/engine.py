@@ -17,7 +17,7 @@ from memory_service.engines.bridge import Bridge
 from memory_service.engines.mem0 import library, prompting
 from memory_service.engines.mem0.answers import readable_answer
 from memory_service.engines.sources import likely_sources
-from memory_service.errors import Misconfigured
+from memory_service.errors import Misconfigured, ModelRefused
 from memory_service.ports.models import Candidate, Chat, Embedder, KnownFact, SaidTurn, TokenCounter
 
 MAX_KNOWN = 10
@@ -111,12 +111,17 @@ class Mem0Engine:
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
     async def _nearest(self, turns: Sequence[SaidTurn], known: Sequence[KnownFact]) -> Sequence[KnownFact]:
-        """Return the known facts that are nearest to the turns, in the order they were given."""
+        """Return the known facts that are nearest to the turns, in the order they were given; none where the embedder
+        refuses one of these texts.
+        """
         if len(known) <= MAX_KNOWN:
             return known
         spoken = "\n".join(turn.text for turn in turns)
         recent = self._counter.cut(spoken[-NEAREST_BY_TOKENS * 4 :], NEAREST_BY_TOKENS)
-        topic, *vectors = await self._embedder.embed([recent, *(fact.text for fact in known)])
+        try:
+            topic, *vectors = await self._embedder.embed([recent, *(fact.text for fact in known)])
+        except ModelRefused:
+            return ()
         similarity = np.stack(vectors) @ topic
         nearest = sorted(np.argsort(-similarity, kind="stable")[:MAX_KNOWN].tolist())
         return [known[index] for index in nearest]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memory_service.contract.sessions import JobKind
 from memory_service.operations.background.held import HeldJob
+from memory_service.operations.background.refused import vectors_or_none
 from memory_service.ports.process import Step
 from memory_service.ports.records import JobDraft
 from memory_service.ports.storage import Transaction
@@ -15,6 +16,8 @@ BATCH_FACTS = 64
 async def embed(held: HeldJob) -> None:
     """Embed the oldest facts without a vector; enqueue itself while there are more.
 
+    A fact that the embedder refuses stays without one, and waits no longer.
+
     Raises:
         ModelUnavailable: nothing was stored.
     """
@@ -23,7 +26,7 @@ async def embed(held: HeldJob) -> None:
     held.reach(Step.TURNS_READ)
     if not facts:
         return await held.drop()
-    vectors = await services.embedder.embed([fact.text for fact in facts])
+    vectors = await vectors_or_none(services, [fact.text for fact in facts], purpose="facts")
     held.reach(Step.VECTORS_MADE)
     by_id = {fact.id: (fact.revision, vector) for fact, vector in zip(facts, vectors, strict=True)}
 
@@ -32,7 +35,7 @@ async def embed(held: HeldJob) -> None:
         return embed_job(tx) if len(facts) == BATCH_FACTS else None
 
     await held.store(store, then=lambda following: following)
-    services.meter.count("facts_embedded", len(facts))
+    services.meter.count("facts_embedded", sum(vector is not None for vector in vectors))
     return None
 
 

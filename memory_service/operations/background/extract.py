@@ -9,12 +9,14 @@ from datetime import datetime
 
 from memory_service.domain import lexical, merging, scopes
 from memory_service.domain.owners import Owner
+from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
+from memory_service.operations.background.refused import leave_out, vectors_or_none
 from memory_service.operations.enqueue import extract_job
 from memory_service.operations.saving import SIMILAR_FACTS, save_fact
 from memory_service.operations.services import Services
 from memory_service.operations.turns import said_turns
-from memory_service.ports.models import Candidate, KnownFact
+from memory_service.ports.models import Candidate, Engine, KnownFact, SaidTurn
 from memory_service.ports.process import Step
 from memory_service.ports.records import (
     FactDraft,
@@ -46,6 +48,8 @@ class _Found:
 async def extract(held: HeldJob) -> None:
     """Propose facts from the turns that wait, merge them under their owner's lock and move on, in one transaction.
 
+    A turn that the model refuses is left out.
+
     Raises:
         ModelUnavailable: nothing was stored; the turns wait.
         UnparseableAnswer: the job failed; the turns wait.
@@ -66,13 +70,10 @@ async def extract(held: HeldJob) -> None:
     if said:
         known = await _known_facts(services, owner, "\n".join(turn.text for turn in said))
         refs = {f"k{number}": fact.id for number, fact in enumerate(known, start=1)}
-        candidates = await engine.extract(
-            said,
-            context=said_turns(found.context),
-            known=[KnownFact(ref, fact.text) for ref, fact in zip(refs, known, strict=True)],
-        )
+        shown = [KnownFact(ref, fact.text) for ref, fact in zip(refs, known, strict=True)]
+        candidates = await _proposed(services, engine, said, said_turns(found.context), shown)
     held.reach(Step.MODEL_ANSWERED)
-    vectors = await services.embedder.embed([candidate.text for candidate in candidates]) if candidates else ()
+    vectors = await vectors_or_none(services, [candidate.text for candidate in candidates], purpose="facts")
     held.reach(Step.VECTORS_MADE)
     actions: list[str] = []
 
@@ -123,9 +124,35 @@ def _read(tx: Transaction, session_id: int) -> _Found | None:
     return _Found(session, turns, context)
 
 
+async def _proposed(
+    services: Services,
+    engine: Engine,
+    said: Sequence[SaidTurn],
+    context: Sequence[SaidTurn],
+    known: Sequence[KnownFact],
+) -> Sequence[Candidate]:
+    """Return what the engine proposes. Where the model refuses, it is asked about the turns alone, then about halves
+    of them, until the turns that it does not take are left out one by one.
+    """
+    try:
+        return await engine.extract(said, context=context, known=known)
+    except ModelRefused:
+        if context or known:
+            return await _proposed(services, engine, said, (), ())
+        if len(said) == 1:
+            leave_out(services, "extraction")
+            return ()
+    middle = len(said) // 2
+    first = await _proposed(services, engine, said[:middle], (), ())
+    return [*first, *await _proposed(services, engine, said[middle:], (), ())]
+
+
 async def _known_facts(services: Services, owner: Owner, text: str) -> Sequence[FactRow]:
-    """Return the owner's facts that are nearest to what was said."""
-    (vector,) = await services.embedder.embed([text])
+    """Return the owner's facts that are nearest to what was said; none where the embedder refuses that text."""
+    try:
+        (vector,) = await services.embedder.embed([text])
+    except ModelRefused:
+        return ()
     return await services.storage.read(
         lambda tx: [row for row, _cosine in tx.facts.similar(owner, vector, limit=SIMILAR_FACTS)]
     )
@@ -146,7 +173,7 @@ def _draft(
     owner: Owner,
     session: Owner,
     candidate: Candidate,
-    vector: Vector,
+    vector: Vector | None,
     *,
     said_at: datetime,
     turns: Sequence[TurnRow],

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from memory_service.domain import digest as digests
 from memory_service.domain import window
+from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
+from memory_service.operations.background.refused import leave_out
 from memory_service.operations.enqueue import fold_is_due, fold_job
 from memory_service.operations.services import Services
 from memory_service.ports.models import Chat, Message, UnparseableAnswer
@@ -20,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_FOLD_TURNS = 500
 """Turns that one fold reads; the rest follows in the next one."""
+NOTHING_TAKEN = "Messages of this time could not be summarised."
+"""The digest of turns that the model refuses, every one of them."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ async def fold(held: HeldJob) -> None:
     """Summarise the previous digest and the turns that leave the window; commit both ends in one transaction.
 
     The turns stay in the window until the version that contains them is committed. An empty answer keeps the previous
-    digest and fails the job.
+    digest and fails the job. A turn that the model refuses is left out of the digest.
 
     Raises:
         ModelUnavailable: nothing was stored.
@@ -96,17 +100,44 @@ async def _summarise(services: Services, chat: Chat, prior: str, turns: Sequence
         counter=services.counter,
         system_prompt=config.system_prompt,
     ):
-        prompt = digests.prompt(
-            summary,
-            lines,
-            digest_tokens=config.digest_tokens,
-            counter=services.counter,
-            system_prompt=config.system_prompt,
-        )
-        messages = (Message("system", prompt.system), Message("user", prompt.user))
-        answer = await chat.complete(messages, max_tokens=config.digest_tokens)
-        accepted = digests.accepted(answer.text, digest_tokens=config.digest_tokens, counter=services.counter)
-        if accepted is None:
-            raise UnparseableAnswer("the model answered with an empty summary; the previous digest is kept")
-        summary = accepted
-    return summary
+        summary = await _with_lines(services, chat, summary, lines)
+    return summary or NOTHING_TAKEN
+
+
+async def _with_lines(services: Services, chat: Chat, summary: str, lines: Sequence[str]) -> str:
+    """Return the summary with these lines. Where the model refuses, halves of them are asked about.
+
+    Where it refuses a single line, it is asked about that line alone: the summary so far is given up where it was that
+    which is refused, else the line is left out.
+    """
+    try:
+        return await _asked(services, chat, summary, lines)
+    except ModelRefused:
+        if len(lines) > 1:
+            middle = len(lines) // 2
+            first = await _with_lines(services, chat, summary, lines[:middle])
+            return await _with_lines(services, chat, first, lines[middle:])
+    leave_out(services, "digest")
+    if not summary:
+        return ""
+    try:
+        return await _asked(services, chat, "", lines)
+    except ModelRefused:
+        return summary
+
+
+async def _asked(services: Services, chat: Chat, summary: str, lines: Sequence[str]) -> str:
+    config = services.config.medium_term
+    prompt = digests.prompt(
+        summary,
+        lines,
+        digest_tokens=config.digest_tokens,
+        counter=services.counter,
+        system_prompt=config.system_prompt,
+    )
+    messages = (Message("system", prompt.system), Message("user", prompt.user))
+    answer = await chat.complete(messages, max_tokens=config.digest_tokens)
+    accepted = digests.accepted(answer.text, digest_tokens=config.digest_tokens, counter=services.counter)
+    if accepted is None:
+        raise UnparseableAnswer("the model answered with an empty summary; the previous digest is kept")
+    return accepted

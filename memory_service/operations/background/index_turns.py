@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from memory_service.domain import lexical
 from memory_service.operations.background.held import HeldJob
+from memory_service.operations.background.refused import vectors_or_none
 from memory_service.operations.enqueue import index_job
 from memory_service.ports.process import Step
 from memory_service.ports.records import JobDraft, Vector
@@ -15,6 +16,8 @@ BATCH_TURNS = 64
 
 async def index_turns(held: HeldJob) -> None:
     """Embed the oldest turns of the session that have no vector; enqueue itself while there are more.
+
+    A turn that the embedder refuses is found by its words alone.
 
     Raises:
         ModelUnavailable: nothing was stored.
@@ -31,7 +34,7 @@ async def index_turns(held: HeldJob) -> None:
         for turn in turns
     }
     embeddable = [row_id for row_id, text in texts.items() if text]
-    vectors = await services.embedder.embed([texts[row_id] for row_id in embeddable]) if embeddable else ()
+    vectors = await vectors_or_none(services, [texts[row_id] for row_id in embeddable], purpose="turns")
     held.reach(Step.VECTORS_MADE)
     by_row: dict[int, Vector | None] = dict.fromkeys(texts)
     by_row.update(zip(embeddable, vectors, strict=True))

@@ -228,11 +228,17 @@ class FactRows:
         return 0 if found is None else int(found[0])
 
     def without_vector(self, *, limit: int) -> Sequence[FactRow]:
-        """Return facts that wait for their vector, oldest first."""
-        return self._many(f"{SELECT} WHERE f.vector IS NULL ORDER BY f.row_id LIMIT :limit", {"limit": limit})
+        """Return facts that wait for their vector, oldest first: those that no model was asked about."""
+        return self._many(
+            f"{SELECT} WHERE f.vector IS NULL AND f.embedding_model IS NULL ORDER BY f.row_id LIMIT :limit",
+            {"limit": limit},
+        )
 
-    def store_vectors(self, vectors: Mapping[str, tuple[int, Vector]]) -> int:
-        """Save vectors by fact id, each with the revision it was made from; others are skipped."""
+    def store_vectors(self, vectors: Mapping[str, tuple[int, Vector | None]]) -> int:
+        """Save vectors by fact id, each with the revision it was made from; others are skipped.
+
+        None: the model was asked and gave none; the fact waits for one no longer, until its text changes.
+        """
         if not vectors:
             return 0
         found = self._link.rows(

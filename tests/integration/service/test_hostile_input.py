@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
@@ -19,6 +19,7 @@ from schemathesis.core.result import Ok
 from schemathesis.generation.case import Case
 
 from memory_service.api.app import create_api
+from memory_service.contract.health import PartHealth
 from memory_service.contract.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
 from tests.integration.service.harness import Asker, Json, Service, problem
 
@@ -194,6 +195,21 @@ async def test_a_caller_without_a_token_has_no_large_body_read(service: Service)
     body = _Counted(MAX_BODY_BYTES)
     status, _answer = await _answer_of(service, body, [(b"transfer-encoding", b"chunked")])
     assert status in (401, 422)
+
+
+async def test_many_probes_at_once_share_a_look_at_the_store(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = service.services.storage
+    looks: list[None] = []
+    look = storage.health
+
+    async def counted() -> Mapping[str, PartHealth]:
+        looks.append(None)
+        return await look()
+
+    monkeypatch.setattr(storage, "health", counted)
+    answers = await asyncio.gather(*(service.http.get("/readyz") for _ in range(40)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(looks) <= 2
 
 
 async def test_headers_that_are_too_large_are_refused(agent: Asker) -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from memory_service.contract.config import EngineName, ExtractionConfig, WorkerConfig
+from memory_service.contract.config import EngineName, ExtractionConfig, ShortTermConfig, WorkerConfig
 from memory_service.contract.sessions import JobKind
-from tests.fakes.model_server import CHAT, EMBEDDINGS, Embeddings, Gate, Status, Text, wrong_count, wrong_dimension
+from tests.fakes.model_server import (
+    CHAT,
+    EMBEDDINGS,
+    Embeddings,
+    Gate,
+    Refusing,
+    Status,
+    Text,
+    wrong_count,
+    wrong_dimension,
+)
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Asker, Json, Service, problem
 
@@ -114,6 +124,53 @@ async def test_vectors_of_a_wrong_number_or_length_are_not_stored(start: Start) 
     await service.pass_time(minutes=16)
     counts = (await service.admin().get("/v1/admin/diagnostics"))["counts"]
     assert counts["episodes_indexed"] >= 2
+
+
+async def test_a_text_that_the_embedder_refuses_keeps_nobody_elses_from_their_vectors(start: Start) -> None:
+    service = await start()
+    alice, bob = service.agent(user="alice"), service.agent(user="bob")
+    service.models.always(EMBEDDINGS, Status(503))
+    await alice.remember("POISON of alice")
+    await bob.remember("Bob sails")
+    await alice.write("POISON again")
+    await alice.write("a harmless turn")
+    service.models.always(EMBEDDINGS, Refusing("POISON"))
+    await service.pass_time(minutes=20)
+    await service.work()
+    waiting = await service.services.storage.read(lambda tx: tx.facts.without_vector(limit=10))
+    assert waiting == []
+    assert await service.services.storage.read(lambda tx: tx.sessions.waiting_for_index(limit=10)) == []
+    asked = service.models.counts[EMBEDDINGS]
+    await service.pass_time(minutes=20)
+    assert service.models.counts[EMBEDDINGS] == asked
+    assert service.runtime.meter.value("facts_embedded") == 1
+    assert service.runtime.meter.value("texts_refused", purpose="facts") == 1
+    assert service.runtime.meter.value("texts_refused", purpose="turns") == 1
+    assert (await service.admin().get("/v1/health/report"))["parts"]["embedding"]["ok"]
+    found = (await alice.recall("POISON alice"))["long_term"]["items"]
+    assert "POISON of alice" in [item["text"] for item in found]
+
+
+async def test_a_turn_that_the_chat_model_refuses_is_left_out_of_facts_and_digest(start: Start) -> None:
+    service = await start(
+        chat=True, engine=EngineName.NATIVE, extraction=ExtractionConfig(), short_term=ShortTermConfig(token_budget=60)
+    )
+    agent = service.agent()
+    service.models.always(CHAT, Refusing("POISON"))
+    await agent.write("I live in Oslo")
+    await agent.write("POISON word here")
+    await agent.write("I live in Rome " + "by the sea " * 30)
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    await agent.write("My dog is called Rex")
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    assert "User's dog is called Rex" in await agent.texts()
+    session = await agent.get("/v1/sessions/s1")
+    assert session["session"]["digest_version"] >= 1
+    assert {job["state"] for job in (await agent.get("/v1/jobs"))["jobs"]} == {"done"}
+    assert service.runtime.meter.value("texts_refused", purpose="extraction") == 1
+    assert service.runtime.meter.value("texts_refused", purpose="digest") >= 1
 
 
 async def test_turns_that_must_not_be_inferred_from_are_not(start: Start) -> None:

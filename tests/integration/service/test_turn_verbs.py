@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from memory_service.api import gate
 from memory_service.api.app import create_api
 from memory_service.api.gate import Gate
 from memory_service.api.turn_verbs import TurnVerbs
@@ -127,6 +129,23 @@ async def test_an_endless_body_is_refused_when_it_is_too_large(service: Service)
     status, headers, answer = await told(service.app, "/v1/write", endless(), {"Content-Type": JSON, **AGENT})
     assert (status, headers["content-type"]) == (413, "application/problem+json")
     assert str(MAX_BODY_BYTES) in answer["detail"]
+
+
+@pytest.mark.parametrize("path", ["/v1/write", "/v1/facts"])
+async def test_a_body_that_is_sent_by_half_holds_its_place_for_a_bounded_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(gate, "BODY_GRACE_SECONDS", 0)
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    status, headers, answer = await told(service.app, path, half(), {"Content-Type": JSON, **AGENT})
+    assert (status, answer["type"].rsplit("/", 1)[-1]) == (408, "too-slow")
+    assert headers["connection"] == "close"
+    status, _, _ = await told(service.app, "/v1/write", body("/v1/write"), {"Content-Type": JSON, **AGENT})
+    assert status == 202
 
 
 async def test_a_caller_who_hangs_up_amid_the_body_stores_nothing(service: Service) -> None:

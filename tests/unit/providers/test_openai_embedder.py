@@ -10,7 +10,7 @@ import pytest
 
 from memory_service.contract.config import EmbeddingConfig
 from memory_service.contract.health import Reason
-from memory_service.errors import ModelUnavailable
+from memory_service.errors import ModelRefused, ModelUnavailable
 from memory_service.providers import BuiltinEmbedder, OfflineTokenCounter, open_embedder
 from memory_service.providers.openai_compatible import OpenAIEmbedder
 from tests.fakes.model_server import (
@@ -19,6 +19,7 @@ from tests.fakes.model_server import (
     Embeddings,
     Gate,
     ModelServer,
+    Refusing,
     Status,
     TooLong,
     not_a_number,
@@ -114,6 +115,16 @@ async def test_a_refusal_that_is_not_about_length_ends(make_embedder: MakeEmbedd
     server.always(EMBEDDINGS, None)
     await embedder.embed(["words " * 3_000])
     assert len(server.requests[-1].body["input"]) == 1
+
+
+async def test_a_text_that_is_refused_where_others_are_not_is_no_outage(
+    make_embedder: MakeEmbedder, server: ModelServer
+) -> None:
+    server.always(EMBEDDINGS, Refusing("POISON"))
+    embedder = make_embedder()
+    with pytest.raises(ModelRefused, match="content_filter"):
+        await embedder.embed(["harmless", "POISON"])
+    assert embedder.state.ok
 
 
 def no_direction(answer: dict[str, Any]) -> None:
