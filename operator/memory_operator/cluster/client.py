@@ -48,6 +48,11 @@ _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
 _ASTRAL: Final = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
 """In JSON a character beyond U+FFFF; a backslash that is a character is passed over."""
+_ABOUT: Final = re.compile(r"(?:Invalid value|Unsupported value|Duplicate value|Not found): ")
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_GOT: Final = re.compile(r"got &value\..*", re.DOTALL)
+_HARMLESS_LENGTH: Final = 3
+"""A value so short is no secret, and cutting it out of a sentence would spoil words."""
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _IN_CLUSTER_TOKEN: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 Observer = Callable[[str, str], None]
@@ -120,14 +125,40 @@ def _yaml(manifest: JsonObject) -> bytes:
 
 
 def _message(error: ApiException) -> str:
+    """Return what the API server says, without the values that it repeats: they may be secrets."""
     body = error.body
     try:
         content = orjson.loads(body) if isinstance(body, str | bytes) else {}
     except ValueError:
         content = {}
-    if isinstance(content, dict) and content.get("message"):
-        return str(content["message"])
-    return str(error.reason or "no reason given")
+    if not isinstance(content, dict) or not content.get("message"):
+        return str(error.reason or "no reason given")
+    message, details = str(content["message"]), content.get("details") or {}
+    causes = details.get("causes") or ()
+    if not causes:
+        return _GOT.sub("got another type", without_values(message))
+    subject = f"{details.get('kind', 'object')} {details.get('name', '')!r} is invalid"
+    return f"{subject}: " + "; ".join(
+        f"{item.get('field', '')}: {without_values(str(item.get('message', '')))}" for item in causes
+    )
+
+
+def without_values(text: str) -> str:
+    """Return a sentence of the API server without the value that it is about, and without what repeats that value."""
+    found = _ABOUT.search(text)
+    if found is None:
+        return text
+    rest = text[found.end() :]
+    quoted = _QUOTED.match(rest)
+    if quoted is None:
+        # A number, or a structure as Go prints it, in which anything may stand; the reason is what comes last.
+        why = rest.rpartition(": ")[2] if ": " in rest else ""
+    else:
+        why = rest[quoted.end() :].removeprefix(": ")
+        for value in {quoted[1], quoted[1].replace('\\"', '"')}:
+            why = why.replace(value, "…") if len(value) > _HARMLESS_LENGTH else why
+        why = without_values(why)
+    return text[: found.end() - 2] + (f": {why}" if why else "")
 
 
 def _retry_after(error: ApiException) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,9 @@ from memory_operator.crd.base import Identity, ObjectKey, identity, parse_spec
 from memory_operator.crd.memory_store import SecretKeyRef
 from memory_operator.errors import InvalidSpec, Problem
 from memory_service.contract.base import FileModel
+
+_VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+"""What HTTP takes as the value of a header."""
 
 
 class Probe(StrEnum):
@@ -68,4 +72,8 @@ def parse(body: Mapping[str, Any]) -> ModelApi:
     if not is_url or parts.query or parts.fragment:
         message = "expected http(s)://host[:port][/path] without user, password, query or fragment"
         raise InvalidSpec([Problem("spec.baseURL", message)])
+    unsendable = [name for name, value in spec.headers.items() if not _VALUE.fullmatch(value)]
+    if unsendable:
+        message = "a value must be visible characters, spaces and tabs on one line"
+        raise InvalidSpec([Problem(f"spec.headers.{name}", message) for name in sorted(unsendable)])
     return ModelApi(identity(body), spec, body.get("status") or {})

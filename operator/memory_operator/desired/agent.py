@@ -183,19 +183,30 @@ def deployment(inputs: AgentInputs) -> Manifest | None:
     )
 
 
+def _ports(template: Mapping[str, Any]) -> list[JsonObject]:
+    """Return what a pod listens on as ports of a Service, of which each needs a name of its own."""
+    found: dict[tuple[int, str], JsonObject] = {}
+    taken = set()
+    for container in (template.get("spec") or {}).get("containers") or ():
+        for port in container.get("ports") or ():
+            number, protocol = port["containerPort"], port.get("protocol") or "TCP"
+            name = port.get("name") or f"port-{number}"
+            if name in taken:
+                name = f"port-{number}-{protocol.lower()}"
+            if (number, protocol) not in found:
+                found[(number, protocol)] = {
+                    "name": name,
+                    "port": number,
+                    "targetPort": number,
+                    "protocol": protocol,
+                }
+                taken.add(name)
+    return list(found.values())
+
+
 def service(agent: AgentMemory) -> Manifest | None:
     """Return the Service of an agent that the operator runs and that listens on a port."""
-    template = agent.spec.agent.template or {}
-    ports = [
-        {
-            "name": port.get("name") or f"port-{port['containerPort']}",
-            "port": port["containerPort"],
-            "targetPort": port["containerPort"],
-            "protocol": port.get("protocol") or "TCP",
-        }
-        for container in (template.get("spec") or {}).get("containers") or ()
-        for port in container.get("ports") or ()
-    ]
+    ports = _ports(agent.spec.agent.template or {})
     if not ports:
         return None
     return child(

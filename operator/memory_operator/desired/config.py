@@ -80,6 +80,7 @@ def _storage(store: MemoryStore) -> StorageConfig:
 
     The service refuses data of a store with another UID. Only a schema that is named after the UID must be this
     store's own: a claim that was kept, or a schema that the spec names, is adopted from a store that was before.
+    By the store's name the service finds schemas that stores before it have left.
     """
     kind = store.spec.storage.type
     if store.is_local:
@@ -93,6 +94,7 @@ def _storage(store: MemoryStore) -> StorageConfig:
             "lockWaitSeconds": LOCK_WAIT_SECONDS,
             "schema": schema_name(store),
             "storeUid": "" if is_adopted else store.id.uid,
+            "storeName": f"{store.id.namespace}/{store.id.name}",
         }
     )
 

@@ -35,8 +35,9 @@ _DEFAULT_RESOURCES: Final[JsonObject] = {"requests": {"cpu": "100m", "memory": "
 _API_TOKEN_DIRECTORY: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_SECONDS: Final = 3607
 DRAIN_SECONDS: Final = 5
-PROGRESS_DEADLINE_SECONDS: Final = 600
 """How long a pod that is told to end goes on serving: until every node has heard that it is no longer an endpoint."""
+PROGRESS_DEADLINE_SECONDS: Final = 600
+"""After how long without progress a roll-out counts as stuck."""
 
 
 def _secret_volume(name: str, secret: str, items: Mapping[str, str]) -> JsonObject:

@@ -22,7 +22,8 @@ from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.probing import ModelProber
 from memory_operator.crd import conditions, model_api
 from memory_operator.crd.base import ObjectKey
-from memory_operator.crd.conditions import ConditionType
+from memory_operator.crd.conditions import ConditionType, Reason
+from memory_operator.crd.model_api import ModelApi
 from memory_operator.errors import InvalidSpec
 from memory_operator.metrics import Metrics
 from memory_operator.pacing import Backoff
@@ -40,7 +41,7 @@ _CATCH_UP_SECONDS = (0.7, 1.0, 2.0)
 _SLACK_SECONDS = 0.2
 """A report that is due so soon is asked for now."""
 _DOUBT_SECONDS = 1.5
-"""After a poll that nobody answered: a second one soon, so that one lost packet is never the last word."""
+"""After a poll or a probe that nobody answered: a second one soon, so that one lost packet is never the last word."""
 _PROBES_AT_ONCE = 8
 
 
@@ -271,6 +272,12 @@ class HealthMonitor(_Rounds):
         return report
 
 
+def _was_reachable(model: ModelApi) -> bool:
+    """Whether the last that was told of this very spec is that it answers."""
+    is_current = model.status.get("observedGeneration") == model.id.generation
+    return is_current and conditions.is_true(model.status, ConditionType.READY)
+
+
 class ModelMonitor(_Rounds):
     """Probes the ModelAPIs."""
 
@@ -278,6 +285,7 @@ class ModelMonitor(_Rounds):
         super().__init__(kinds.MODEL_API, self.poll, clock, _PROBES_AT_ONCE, context.metrics)
         self._context = context
         self._prober = prober
+        self._doubted: set[ObjectKey] = set()
         context.watch_model = self._queue.add
 
     async def poll(self, key: ObjectKey) -> float | None:
@@ -289,8 +297,13 @@ class ModelMonitor(_Rounds):
         except InvalidSpec:
             model = None
         if model is None or model.spec.probe is model_api.Probe.NONE:
+            self._doubted.discard(key)
             return None
         result = await self._prober.probe(model)
+        if result.reason is Reason.UNREACHABLE and key not in self._doubted and _was_reachable(model):
+            self._doubted.add(key)
+            return _DOUBT_SECONDS
+        self._doubted.discard(key)
         known = (model.id.generation, result)
         if context.probes.get(key) != known:
             context.probes[key] = known

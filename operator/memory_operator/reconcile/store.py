@@ -285,7 +285,9 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     children = context.cache.children(own_key)
     models, states = _models(context, store)
     deployment_key = (kinds.DEPLOYMENT.name, names.memory(key.name))
-    has_started = deployment_key in children and children[deployment_key].observed.controller_uid == who.uid
+    is_there = deployment_key in children and children[deployment_key].observed.controller_uid == who.uid
+    # One that has once told its version goes on: its Deployment is put back whatever its models do.
+    has_started = is_there or bool(previous.get("version"))
     may_start = has_started or all(state.is_found and state.is_ready for state in states)
     claim_key = (kinds.CLAIM.name, names.volume_claim(key.name))
     known_claim = children.get(claim_key)

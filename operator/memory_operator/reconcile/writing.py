@@ -37,9 +37,10 @@ def _is_ours(owner: Identity, live: Mapping[str, Any]) -> bool:
     return any(entry.get("manager") == names.FIELD_MANAGER for entry in meta.get("managedFields") or ())
 
 
-def _problem(key: ChildKey, error: Refused) -> ApplyProblem:
+def _problem(key: ChildKey, error: Refused, *, is_there: bool) -> ApplyProblem:
     reason = Reason.APPLY_FAILED
-    if key[0] == kinds.CLAIM.name:
+    if key[0] == kinds.CLAIM.name and is_there:
+        # All that changes of a claim is its size; a new one may be refused for anything, a quota for example.
         reason = Reason.VOLUME_EXPANSION_REFUSED
     return ApplyProblem(key[0], key[1], reason, f"{key[0]} {key[1]!r}: {error}")
 
@@ -91,7 +92,7 @@ async def sync_children(
             await apply(context, manifests[key], desired[key])
         except Refused as error:
             logger.warning("object refused", extra={"kind": key[0], "object": str(owner.key), "child": key[1]})
-            problems.append(_problem(key, error))
+            problems.append(_problem(key, error, is_there=key in children))
     for kind_name, name in todo.delete:
         kind, child = kinds.ALL[kind_name], children[(kind_name, name)]
         await context.cluster.delete(kind, owner.namespace, name, child.uid)
@@ -121,7 +122,7 @@ async def drop_keys(
         try:
             live = await context.cluster.patch(kind, {"metadata": meta, "data": foreign, "binaryData": foreign})
         except Refused as error:
-            problems.append(_problem((kind.name, name), error))
+            problems.append(_problem((kind.name, name), error, is_there=True))
             continue
         context.metrics.writes.labels(kind.name, "patch").inc()
         context.metrics.drift.labels(kind.name).inc()

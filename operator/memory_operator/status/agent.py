@@ -91,8 +91,15 @@ def _degraded(
     return wanted, None
 
 
+def _is_of_same_store(agent: AgentMemory) -> bool:
+    """Whether the last status was about the store that the spec names: of another one nothing is known yet."""
+    audience = names.audience(agent.store.namespace, agent.store.name) if agent.store else None
+    return bool(agent.status.get("audience") == audience)
+
+
 def _is_bound(agent: AgentMemory, snapshot: AgentSnapshot) -> bool:
-    return bool(agent.status.get("bound")) or snapshot.is_acknowledged is True
+    was_bound = bool(agent.status.get("bound")) and _is_of_same_store(agent)
+    return was_bound or snapshot.is_acknowledged is True
 
 
 def _workload(snapshot: AgentSnapshot) -> Condition | None:
@@ -126,7 +133,7 @@ def _waiting(agent: AgentMemory, snapshot: AgentSnapshot) -> Condition | None:
 
 def _ready(agent: AgentMemory, snapshot: AgentSnapshot, accepted: Condition) -> Condition:
     kind = ConditionType.READY
-    was_ready = conditions.is_true(agent.status, kind)
+    was_ready = conditions.is_true(agent.status, kind) and _is_of_same_store(agent)
     if accepted.status is False and not was_ready:
         return Condition(kind, False, accepted.reason, accepted.message)
     is_run_by_us = agent.spec.agent.template is not None

@@ -25,6 +25,9 @@ _BEFORE_A_START: Final = frozenset(
     {Reason.RECONCILING, Reason.WAITING_FOR_MODEL_API, Reason.SCALED_TO_ZERO, *conditions.STARTING}
 )
 """Why a store whose pods have not served since somebody asked for them was not ready."""
+_SERVING_KINDS: Final = frozenset({"Deployment", "Service"})
+"""Kinds without which nobody is served; what else somebody has the name of is told by `Stalled` alone."""
+_CLAIM: Final = "PersistentVolumeClaim"
 _BLOCKING_PARTS: Final = (Part.SECRETS, Part.SCHEMA, Part.STORAGE, Part.EMBEDDING, Part.BINDINGS)
 """Parts that can keep a pod from being ready, the cause before its effects."""
 
@@ -75,7 +78,7 @@ def _from_parts(
 def _storage(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot) -> Condition:
     kind = ConditionType.STORAGE_READY
     for problem in snapshot.problems:
-        if problem.kind == "PersistentVolumeClaim":
+        if problem.kind == _CLAIM:
             return Condition(kind, False, problem.reason, problem.message)
     claim = snapshot.claim
     if store.is_local and (claim is None or claim.phase != "Bound"):
@@ -161,7 +164,7 @@ def _ready(
 ) -> Condition:
     kind = ConditionType.READY
     for problem in snapshot.problems:
-        if problem.reason is Reason.NAME_CONFLICT:
+        if problem.reason is Reason.NAME_CONFLICT and problem.kind in _SERVING_KINDS:
             return Condition(kind, False, problem.reason, problem.message)
     if store.replicas == 0:
         return Condition(kind, False, Reason.SCALED_TO_ZERO, "The store is scaled to zero.")
@@ -175,6 +178,9 @@ def _ready(
             return Condition(kind, False, problem.reason, problem.message)
         return Condition(kind, None, Reason.RECONCILING, "The store's objects are being made.")
     if state.ready == 0:
+        for problem in snapshot.problems:
+            if problem.kind == _CLAIM and problem.reason is not Reason.VOLUME_EXPANSION_REFUSED:
+                return Condition(kind, False, problem.reason, problem.message)
         if state.observed_generation == 0:
             return Condition(kind, None, Reason.RECONCILING, "The Deployment has not been looked at yet.")
         return _unready_pods(previous, snapshot, state.wanted)

@@ -397,6 +397,25 @@ async def test_an_object_of_somebody_else_is_left_alone(world: World) -> None:
     assert world.get(kinds.DEPLOYMENT, "helper")["spec"] == theirs["spec"]
 
 
+async def test_an_agent_that_is_given_another_store_is_not_bound_until_that_one_knows_it(world: World) -> None:
+    await running(world)
+    agent = world.agent(agent=TEMPLATE, memoryStore="other")
+    await world.settle(10)
+    assert world.of_agent(agent, "Ready") == ("False", "WaitingForStore")
+    assert "bound" not in world.get(kinds.AGENT_MEMORY, "helper")["status"]
+    other = world.store("other")
+    await world.settle()
+    world.bind_claim("other")
+    world.pods("other-memory", 1)
+    world.says(other, report("rows without it"))
+    await world.settle(10)
+    assert world.of_agent(agent, "Ready") == ("Unknown", "BindingPending")
+    world.says(other, report(world.context.ledger.revision(other) or ""))
+    await world.settle(10)
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    assert world.find(kinds.DEPLOYMENT, "helper") is not None
+
+
 async def test_a_deployment_deleted_during_an_outage_is_put_back(world: World) -> None:
     await running(world)
     world.pods("notes-memory", 0)

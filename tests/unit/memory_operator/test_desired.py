@@ -24,6 +24,7 @@ from memory_operator.desired.ownership import desired_digest, live_digest
 from memory_operator.desired.plan import REMOVED_KINDS, Observed, desired_digests, plan
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.volume import ExistingClaim
+from memory_operator.errors import InvalidSpec
 from memory_operator.settings import OperatorSettings
 
 Json = dict[str, Any]
@@ -323,6 +324,35 @@ def test_quantities_are_written_as_the_server_writes_them(given_: str | int, exp
 def test_quantities_compare_across_units() -> None:
     assert is_larger("6000Mi", "5Gi")
     assert not is_larger("5Gi", "5120Mi")
+
+
+def test_an_external_store_tells_its_service_its_name_by_which_schemas_before_it_are_found() -> None:
+    external = store(storage={"type": "external", "external": {"connectionSecretRef": {"name": "db"}}})
+    assert config.service_config(external, {}, SETTINGS).storage.store_name == "team/notes"
+    assert config.service_config(store(), {}, SETTINGS).storage.store_name == ""
+
+
+def test_each_port_of_an_agents_service_has_a_name_of_its_own() -> None:
+    ports: list[list[Json]] = [
+        [{"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}, {"name": "http", "containerPort": 80}],
+        [{"name": "http", "containerPort": 81}, {"containerPort": 80}],
+    ]
+    containers = [{"name": f"c{number}", "image": "x", "ports": item} for number, item in enumerate(ports)]
+    made = agents.service(agent(agent={"template": {"spec": {"containers": containers}}}))
+    assert made is not None
+    assert [(item["name"], item["port"], item["protocol"]) for item in made["spec"]["ports"]] == [
+        ("port-53", 53, "TCP"),
+        ("port-53-udp", 53, "UDP"),
+        ("http", 80, "TCP"),
+        ("port-81-tcp", 81, "TCP"),
+    ]
+
+
+@pytest.mark.parametrize("value", ["a\nb", "a\r", "\x00", "\x7f"])
+def test_a_header_that_http_does_not_take_is_named_and_its_value_is_not(value: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.headers\.X-Team: a value must be") as caught:
+        model(headers={"X-Team": f"secret{value}", "X-Good": "a b\té"})
+    assert "secret" not in str(caught.value)
 
 
 def test_only_a_schema_named_after_the_uid_must_be_the_stores_own() -> None:

@@ -27,13 +27,16 @@ from memory_operator.cluster.health import HealthTarget, HealthUnavailable, Http
 from memory_operator.cluster.probing import HttpModelProber
 from memory_operator.crd import conditions, model_api
 from memory_operator.crd.base import ObjectKey
+from memory_operator.crd.conditions import Reason
+from memory_operator.crd.model_api import ModelApi
 from memory_operator.errors import ClusterUnavailable, Conflict, Forbidden, Invalid, NotFound, Refused, Throttled
 from memory_operator.metrics import Metrics
 from memory_operator.probes import Vitals, serving
 from memory_operator.reconcile.gauges import ObjectGauges
 from memory_operator.reconcile.ledger import Ledger
-from memory_operator.reconcile.monitor import HealthMonitor
+from memory_operator.reconcile.monitor import HealthMonitor, ModelMonitor
 from memory_operator.settings import InvalidSettings, OperatorSettings, from_environment
+from memory_operator.status.snapshot import ProbeResult
 from memory_service.contract.health import HealthReport
 from tests.fakes.kube_api import make_certificates
 from tests.unit.memory_operator.test_desired import body
@@ -512,6 +515,75 @@ def test_the_api_servers_answers_become_our_errors(status: int, expected: type[E
     error.body = json.dumps({"message": "a sentence"})
     assert type(translated(error)) is expected
     assert str(translated(error)) == "a sentence"
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ('Invalid value: "CANARY": must be short', "Invalid value: must be short"),
+        ('Invalid value: "CANARY": field label not supported: CANARY', "Invalid value: field label not supported: …"),
+        ('Unsupported value: "CANARY": supported values: "A", "B"', 'Unsupported value: supported values: "A", "B"'),
+        ('Duplicate value: "CANARY"', "Duplicate value"),
+        ('Invalid value: "a \\"CANARY\\"": no', "Invalid value: no"),
+        ('Invalid value: map[string]string{"a":"CANARY: x"}: no such label', "Invalid value: no such label"),
+        ("Invalid value: CANARY", "Invalid value"),
+        ("Invalid value: 99999: must be below 65536", "Invalid value: must be below 65536"),
+        ("Required value", "Required value"),
+    ],
+)
+def test_what_the_api_server_says_is_repeated_without_values(cause: str, said: str) -> None:
+    error = ApiException(status=422, reason="Invalid")
+    content: dict[str, Any] = {"message": f'Deployment.apps "helper" is invalid: spec.x: {cause}'}
+    error.body = json.dumps(content)
+    assert "CANARY" not in str(translated(error)) or said.endswith("no such label")
+    causes = [{"reason": "FieldValueInvalid", "field": "spec.x", "message": cause}]
+    error.body = json.dumps({**content, "details": {"kind": "Deployment", "name": "helper", "causes": causes}})
+    assert str(translated(error)) == f"Deployment 'helper' is invalid: spec.x: {said}"
+
+
+def test_a_value_of_another_type_is_not_repeated() -> None:
+    error = ApiException(status=400, reason="Bad Request")
+    error.body = json.dumps({"message": ".spec.x: expected string, got &value.valueUnstructured{Value:CANARY}"})
+    assert str(translated(error)) == ".spec.x: expected string, got another type"
+
+
+class Prober:
+    """Gives one answer after another, and the last one again and again."""
+
+    def __init__(self, *answers: ProbeResult) -> None:
+        self.answers = list(answers)
+
+    async def probe(self, model: ModelApi) -> ProbeResult:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+_ANSWERS = ProbeResult(Reason.REACHABLE, "Answers HTTP 2xx.")
+_IS_SILENT = ProbeResult(Reason.UNREACHABLE, "Does not answer in time.")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_one_lost_probe_of_a_model_endpoint_is_nothing_and_two_are_told(is_restarted: bool) -> None:
+    world, key = World(), ObjectKey("a", "gpt")
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
+    prober = Prober(_ANSWERS)
+    monitor = ModelMonitor(world.context, prober, world.clock.monotonic)
+    await world.settle()
+    await monitor.advance()
+    await world.settle()
+    assert world.condition(kinds.MODEL_API, key, "Ready") == ("True", "Reachable")
+    if is_restarted:
+        await world.restart()
+        monitor = ModelMonitor(world.context, prober, world.clock.monotonic)
+    before = len(world.cluster.writes)
+    prober.answers = [_IS_SILENT, _ANSWERS, _IS_SILENT]
+    assert await monitor.poll(key) == pytest.approx(1.5)
+    assert await monitor.poll(key) == pytest.approx(world.settings.probe_seconds, rel=0.11)
+    await world.settle()
+    assert world.writes_since(before) == []
+    await monitor.poll(key)
+    await monitor.poll(key)
+    await world.settle()
+    assert world.condition(kinds.MODEL_API, key, "Ready") == ("False", "Unreachable")
 
 
 def test_a_429_says_when_to_come_back() -> None:

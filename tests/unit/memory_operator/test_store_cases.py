@@ -289,6 +289,40 @@ async def test_a_provisioner_that_refuses_to_grow_is_named(world: World, monkeyp
     assert world.of_store(store, "Ready") == ("True", "Available")
 
 
+async def test_a_claim_that_is_refused_when_it_is_first_made_is_no_refused_expansion(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = world.cluster.apply
+
+    async def refuse(kind: Any, manifest: Any) -> Any:
+        if kind == kinds.CLAIM:
+            raise Forbidden("exceeded quota")
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", refuse)
+    store = world.store()
+    await world.settle()
+    for condition in ("Ready", "StorageReady"):
+        assert world.of_store(store, condition) == ("False", "ApplyFailed")
+
+
+async def test_a_store_that_has_started_is_put_back_though_its_model_does_not_answer(world: World) -> None:
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
+    world.answers["gpt"] = REACHABLE
+    store = await world.ready_store(**MODELS)
+    world.answers["gpt"] = ProbeResult(Reason.UNREACHABLE, "Does not answer in time.")
+    world.context.watch_model(ObjectKey("a", "gpt"))
+    await world.settle()
+    assert world.of_store(store, "ModelsReady") == ("False", "ModelAPINotReady")
+    world.cluster.remove(kinds.DEPLOYMENT, "a", "notes-memory")
+    await world.settle(5)
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is not None
+    world.cluster.remove(kinds.DEPLOYMENT, "a", "notes-memory")
+    await world.restart()
+    await world.settle(5)
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is not None
+
+
 async def test_a_store_waits_for_its_model_endpoint_before_its_first_start(world: World) -> None:
     store = world.store(**MODELS)
     await world.settle()
@@ -490,6 +524,24 @@ async def test_a_store_scaled_to_zero_says_so(world: World) -> None:
     world.store(replicas=0)
     await world.settle()
     assert world.of_store(store, "Ready") == ("False", "ScaledToZero")
+
+
+async def test_a_name_that_somebody_else_has_takes_nothing_from_a_store_that_serves(world: World) -> None:
+    store = await world.ready_store(storage={"type": "external", "external": {"connectionSecretRef": {"name": "db"}}})
+    agent = world.agent()
+    await world.settle()
+    await world.make_ready(store)
+    world.cluster.remove(kinds.DISRUPTION_BUDGET, "a", "notes-memory")
+    world.filter = lambda kind, event, body: False
+    world.cluster.make(kinds.DISRUPTION_BUDGET, {"metadata": {"name": "notes-memory", "namespace": "a"}})
+    await world.restart()
+    world.filter = lambda kind, event, body: True
+    await world.settle()
+    await world.make_ready(store)
+    await world.settle(10)
+    assert world.of_store(store, "Stalled") == ("True", "NameConflict")
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert world.of_agent(agent, "MemoryDegraded") == ("False", "MemoryHealthy")
 
 
 async def test_an_object_of_somebody_else_is_left_alone(world: World) -> None:
