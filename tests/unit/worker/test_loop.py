@@ -138,8 +138,12 @@ async def test_a_sweep_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch)
         sweeps += 1
         raise OverflowError
 
+    async def at_once(*_: Any) -> bool:
+        await asyncio.sleep(0)
+        return True
+
     monkeypatch.setattr(loop, "sweep", sweep)
-    monkeypatch.setattr(Worker, "_goes_on_after", lambda *_: asyncio.sleep(0, result=True))
+    monkeypatch.setattr(Worker, "_goes_on_after", at_once)
     counts = Counts()
     async with working(Looks(), counts):
         await until(lambda: sweeps >= 3)
