@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from memory_operator.crd.base import (
+    SERVICE_NAME,
     DnsLabel,
     DnsName,
     Identity,
@@ -128,6 +129,13 @@ def _problems(name: str, spec: AgentMemorySpec) -> list[Problem]:
             "user and shared need memoryStore",
         )
         expect(spec.tools is None, "spec.tools", "needs memoryStore")
+    containers = ((spec.agent.template or {}).get("spec") or {}).get("containers") or ()
+    expect(
+        SERVICE_NAME.fullmatch(name) is not None or not any(item.get("ports") for item in containers),
+        "metadata.name",
+        "must begin with a letter and have letters, digits and dashes only when the template has ports: a Service is "
+        "named after it",
+    )
     expect(
         not (spec.agent.template is not None and spec.agent.workload_ref is not None),
         "spec.agent",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from memory_operator import names
@@ -21,6 +22,8 @@ DnsLabel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[
 DnsName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]{0,50}[a-z0-9])?$")]
 Key = Annotated[str, StringConstraints(pattern=r"^[-._a-zA-Z0-9]{1,253}$")]
+SERVICE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+"""Of our own objects that a Service is named after; a digit in front is for Kubernetes from 1.36 on."""
 Quantity = Annotated[str | int, Field(union_mode="left_to_right")]
 
 Spec = TypeVar("Spec", bound=FileModel)
@@ -109,6 +112,12 @@ class LabelSelectorRequirement(FileModel):
     key: str
     operator: str
     values: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_values_if_it_compares_them(self) -> Self:
+        if (self.operator in ("In", "NotIn")) != bool(self.values):
+            raise ValueError("values are expected for In and NotIn, and none for Exists and DoesNotExist")
+        return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether these labels meet it."""

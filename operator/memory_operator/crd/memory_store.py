@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field
 
 from memory_operator.crd.base import (
+    SERVICE_NAME,
     DnsLabel,
     DnsName,
     Identity,
@@ -24,6 +25,7 @@ from memory_operator.crd.base import (
     identity,
     parse_spec,
 )
+from memory_operator.crd.quantity import value
 from memory_operator.errors import InvalidSpec, Problem
 from memory_service.contract.base import FileModel
 from memory_service.contract.config import EngineName, Revocation, ServiceAccountRef, StorageType
@@ -51,6 +53,12 @@ def _checked_duration(text: str) -> str:
 Duration = Annotated[str, AfterValidator(_checked_duration)]
 
 
+def _above_zero(size: str | int) -> str | int:
+    if value(size) <= 0:
+        raise ValueError("expected a size above zero, such as 5Gi")
+    return size
+
+
 class RetentionPolicy(StrEnum):
     """What becomes of a local store's claim when the store is deleted."""
 
@@ -61,7 +69,7 @@ class RetentionPolicy(StrEnum):
 class PersistentVolume(FileModel):
     """The claim that a local store asks for."""
 
-    size: Quantity = "5Gi"
+    size: Annotated[Quantity, AfterValidator(_above_zero)] = "5Gi"
     storage_class_name: DnsName | None = None
     access_mode: str = Field(default="ReadWriteOnce", pattern=r"^(ReadWriteOnce|ReadWriteOncePod)$")
 
@@ -143,7 +151,7 @@ class MediumTerm(FileModel):
     """The digest."""
 
     enabled: bool | None = None
-    compaction_trigger: int | None = Field(default=None, ge=1)
+    compaction_trigger: int | None = Field(default=None, ge=2)
     compaction_target: int | None = Field(default=None, ge=1)
     digest_retention: int = Field(default=20, ge=1)
     system_prompt: str | None = None
@@ -304,13 +312,15 @@ class MemoryStore:
         return tuple(sorted({model.model_api for model in (models.summarization, models.embedding) if model}))
 
 
-def _problems(spec: MemoryStoreSpec) -> list[Problem]:
+def _problems(name: str, spec: MemoryStoreSpec) -> list[Problem]:
     found = []
 
     def expect(holds: bool, path: str, message: str) -> None:
         if not holds:
             found.append(Problem(path, message))
 
+    message = "must begin with a letter and have letters, digits and dashes only: a Service is named after it"
+    expect(SERVICE_NAME.fullmatch(name) is not None, "metadata.name", message)
     storage = spec.storage
     if storage.type is StorageType.LOCAL:
         expect(storage.external is None, "spec.storage.external", "must not be set when the type is local")
@@ -351,6 +361,6 @@ def parse(body: Mapping[str, Any]) -> MemoryStore:
         InvalidSpec: a rule is broken; nothing of the store may be changed before it has a new spec.
     """
     spec = parse_spec(MemoryStoreSpec, body)
-    if problems := _problems(spec):
+    if problems := _problems(body["metadata"]["name"], spec):
         raise InvalidSpec(problems)
     return MemoryStore(identity(body), spec, body.get("status") or {})

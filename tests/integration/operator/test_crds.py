@@ -65,6 +65,21 @@ def issuer(**more: Any) -> Json:
     return {"users": {"issuers": [{"issuer": "i", "audiences": ["m"], "caConfigMapRef": {"name": "ca"}, **more}]}}
 
 
+def selecting(*requirements: Json) -> Json:
+    """A store that allows namespaces by their labels."""
+    return store(access={"allowedNamespaces": {"selector": {"matchExpressions": list(requirements)}}})
+
+
+def listening(**more: Any) -> Json:
+    """A templated agent that a Service is made for."""
+    return templated(containers=[{"name": "a", "image": "x", "ports": [{"containerPort": 80}]}], **more)
+
+
+def mounted(path: str) -> Json:
+    """A templated agent with a mount of its own."""
+    return templated(containers=[{"name": "a", "image": "x", "volumeMounts": [{"name": "v", "mountPath": path}]}])
+
+
 TLS = {"secretRef": {"name": "tls"}}
 LONG = "a" * 53
 
@@ -73,6 +88,7 @@ ACCEPTED: dict[str, Json] = {
     "an external store": external(replicas=3),
     "a local store scaled to zero": store(replicas=0),
     "a name of 52 characters": named("a" * 52, store()),
+    "a name of letters, digits and dashes": named("a-1", store()),
     "both models": store(models={**CHAT, **EMBEDDING}),
     "marks in order": store(
         models=CHAT,
@@ -82,8 +98,14 @@ ACCEPTED: dict[str, Json] = {
     "a trigger at the budget": store(mediumTerm={"compactionTrigger": 4096}),
     "a CA in the spec": store(tls={**TLS, "caBundle": "pem"}),
     "a CA in a ConfigMap": store(tls={**TLS, "caConfigMapRef": {"name": "ca"}}),
+    "a fold at two tokens": store(mediumTerm={"compactionTrigger": 2}),
+    "retention of no day and an hour": store(retention={"turns": "0d1h"}),
     "retention in days and hours": store(retention={"turns": "30d", "facts": "1d12h"}),
     "other namespaces": store(access={"allowedNamespaces": {"names": ["b"], "selector": {"matchLabels": {"a": "b"}}}}),
+    "namespaces by expressions": selecting(
+        {"key": "a", "operator": "In", "values": ["b"]}, {"key": "example.com/c", "operator": "Exists"}
+    ),
+    "labels with a prefix": store(podLabels={"example.com/team": "a", "tier": ""}, nodeSelector={"disk": "fast"}),
     "a user issuer": store(
         identity={"users": {"issuers": [{"issuer": "https://i", "audiences": ["m"], "jwksURL": "https://i/keys"}]}}
     ),
@@ -96,14 +118,19 @@ ACCEPTED: dict[str, Json] = {
         topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}],
     ),
     "a size as a number": disk(size=10_000_000_000),  # type: ignore[arg-type]
+    "the smallest size": disk("1"),
     "a remote agent": agent(**REMOTE, tools="all", scope="user", readScopes=["user", "private"]),
     "an agent of another namespace's store": agent(**REMOTE, memoryStoreNamespace="b"),
     "a local agent": agent(type="local", scope="session"),
     "an agent without a store": agent(),
     "an agent named default with its account": named("default", agent(agent={"serviceAccountName": "default"})),
     "a templated agent": templated(),
+    "a templated agent that listens": listening(),
+    "a dot in the name of an agent that does not listen": named("a.b", templated()),
+    "a mount beside the operator's place": mounted("/var/run/memplane-cache"),
     "a bound workload": agent(**REMOTE, agent={"workloadRef": {"kind": "Deployment", "name": "chat"}}),
     "a model endpoint": model(headers={"X-Team": "a"}, apiKeySecretRef={"name": "key", "key": "k"}),
+    "a model endpoint at the last port": model(baseURL="http://vllm:65535/v1"),
     "a model endpoint in the cluster": model(baseURL="http://vllm.models.svc:8000/v1", probe="none"),
 }
 
@@ -131,6 +158,25 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "two pods of a local store": (store(replicas=2), "replicas must be 0 or 1 when storage.type is local"),
     "too many pods": (external(replicas=51), "less than or equal to 50"),
     "a name of 53 characters": (named(LONG, store()), "no longer than 52 characters"),
+    "a dot in a store's name": (named("a.b", store()), "a Service is named after it"),
+    "a digit before a store's name": (named("1a", store()), "a Service is named after it"),
+    "a fold at one token": (store(mediumTerm={"compactionTrigger": 1}), "greater than or equal to 2"),
+    "a retention of nothing": (store(retention={"turns": "0d"}), "turns must be longer than nothing"),
+    "a retention of nothing in hours": (store(retention={"facts": "0h00m"}), "facts must be longer than nothing"),
+    "a size of zero": (disk(size=0), "size must be above zero"),  # type: ignore[arg-type]
+    "a size of zero with a unit": (disk("0Gi"), "size must be above zero"),
+    "a negative size": (disk(size=-5), "size must be above zero"),  # type: ignore[arg-type]
+    "In without values": (selecting({"key": "a", "operator": "In"}), "values must name some for In"),
+    "Exists with values": (
+        selecting({"key": "a", "operator": "Exists", "values": ["b"]}),
+        "none for Exists and DoesNotExist",
+    ),
+    "a pod label with a space": (store(podLabels={"a b": "c"}), "the keys of podLabels must be those of labels"),
+    "a node label with two slashes": (store(nodeSelector={"a/b/c": "d"}), "the keys of nodeSelector must be"),
+    "a namespace label with a space": (
+        store(access={"allowedNamespaces": {"selector": {"matchLabels": {"a b": "c"}}}}),
+        "the keys of matchLabels must be those of labels",
+    ),
     "a bad schema name": (
         {
             "kind": "MemoryStore",
@@ -211,15 +257,26 @@ REFUSED: dict[str, tuple[Json, str]] = {
         templated(volumes=[{"name": "memplane", "emptyDir": {}}]),
         "volume name memplane is the operator's",
     ),
-    "a mount at the operator's place": (
-        templated(
-            containers=[{"name": "a", "image": "x", "volumeMounts": [{"name": "v", "mountPath": "/var/run/memplane"}]}]
-        ),
+    "a mount at the operator's place": (mounted("/var/run/memplane"), "is where the operator mounts the binding"),
+    "a mount at the operator's place with a slash": (
+        mounted("/var/run/memplane/"),
         "is where the operator mounts the binding",
     ),
+    "a label of an agent's pods with a space": (
+        agent(agent={"template": {"metadata": {"labels": {"a b": "c"}}, **POD}}),
+        "the keys of labels must be those of labels",
+    ),
+    "a node label of an agent with a space": (
+        templated(nodeSelector={"a b": "c"}),
+        "the keys of nodeSelector must be those of labels",
+    ),
+    "a dot in the name of an agent that listens": (named("a.b", listening()), "a Service is named after it"),
+    "a digit before the name of an agent that listens": (named("1a", listening()), "a Service is named after it"),
     "a host path": (templated(volumes=[{"name": "v", "hostPath": {"path": "/"}}]), "unknown field"),
     "a model endpoint without a URL": ({"kind": "ModelAPI", "spec": {}}, "baseURL: Required"),
     "a model endpoint by file": (model(baseURL="file:///etc/passwd"), "baseURL"),
+    "a port that is too large": (model(baseURL="http://vllm:99999/v1"), "must be between 1 and 65535"),
+    "port zero": (model(baseURL="http://vllm:0/v1"), "must be between 1 and 65535"),
     "a password in a URL": (model(baseURL="https://u:p@example.com/v1"), "baseURL"),
     "a query in a URL": (model(baseURL="https://example.com/v1?key=1"), "baseURL"),
     "a key as a header": (model(headers={"Authorization": "Bearer x"}), "and not Authorization"),
@@ -237,6 +294,12 @@ CHANGES: dict[str, tuple[Json, Json, str | None]] = {
     "a storage class that comes later": (disk(), disk(storageClassName="b"), "storageClassName is fixed"),
     "a storage class that goes": (disk(storageClassName="a"), disk(), "storageClassName is fixed"),
     "another access mode": (disk(), disk(accessMode="ReadWriteOncePod"), "accessMode is fixed"),
+    "a larger volume with its block": (store(), disk("6Gi"), None),
+    "a block of defaults that goes": (disk(), store(), None),
+    "a larger volume that goes with its block": (disk("6Gi"), store(), "size may grow and never shrink"),
+    "a storage class that comes with its block": (store(), disk(storageClassName="b"), "storageClassName is fixed"),
+    "a storage class that goes with its block": (disk(storageClassName="a"), store(), "storageClassName is fixed"),
+    "an access mode that comes with its block": (store(), disk(accessMode="ReadWriteOncePod"), "accessMode is fixed"),
     "another retention of the claim": (
         disk(),
         {
@@ -348,6 +411,17 @@ _CROSS_FIELD = (
     "two pods of a local store",
     "a name of 53 characters",
     "a digest without a model",
+    "a dot in a store's name",
+    "a digit before a store's name",
+    "a fold at one token",
+    "a retention of nothing",
+    "a size of zero",
+    "a negative size",
+    "In without values",
+    "Exists with values",
+    "a dot in the name of an agent that listens",
+    "a port that is too large",
+    "port zero",
     "a trigger above the budget",
     "a target at the trigger",
     "a target at the default budget",
