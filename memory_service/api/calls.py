@@ -10,7 +10,9 @@ from typing import Annotated
 from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
+from memory_service.api.gate import seconds_since_arrival
 from memory_service.bootstrap import Runtime
 from memory_service.contract.ids import IDEMPOTENCY_KEY_PATTERN
 from memory_service.domain.callers import Caller, CallerKind
@@ -31,6 +33,7 @@ class Call:
 
     runtime: Runtime
     caller: Caller
+    scope: Scope
     idempotency_key: str | None = None
 
     @property
@@ -47,6 +50,10 @@ class Call:
         """The id that this request's answer and jobs carry."""
         return request_id.get()
 
+    def seconds_here(self) -> float:
+        """Return how long ago this request arrived."""
+        return seconds_since_arrival(self.scope)
+
     def key(self, route: str, body: BaseModel | None) -> RequestKey | None:
         """Return the idempotency key of a body; how long it was queued and on what it builds do not make it another."""
         if self.idempotency_key is None:
@@ -56,18 +63,19 @@ class Call:
 
 
 async def verified(
-    runtime: Runtime, headers: Headers, roles: Collection[CallerKind], idempotency_key: str | None = None
+    runtime: Runtime, scope: Scope, roles: Collection[CallerKind], idempotency_key: str | None = None
 ) -> Call:
-    """Return the call of whoever sent these headers.
+    """Return the call of whoever sent the headers of this request.
 
     Raises:
         Unauthenticated, Forbidden: nobody who may call.
     """
-    return Call(runtime, await runtime.authenticator.authenticate(headers.items(), roles), idempotency_key)
+    caller = await runtime.authenticator.authenticate(Headers(scope=scope).items(), roles)
+    return Call(runtime, caller, scope, idempotency_key)
 
 
 async def _call(request: Request, roles: Collection[CallerKind], idempotency_key: str | None = None) -> Call:
-    return await verified(request.app.state.runtime, request.headers, roles, idempotency_key)
+    return await verified(request.app.state.runtime, request.scope, roles, idempotency_key)
 
 
 async def agent_call(request: Request) -> Call:

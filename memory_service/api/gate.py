@@ -28,6 +28,14 @@ _TOO_LARGE = f"one body may have {MAX_BODY_BYTES} bytes; send the turns in sever
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
+_ARRIVED = "memplane.arrived"
+
+
+def seconds_since_arrival(scope: Scope) -> float:
+    """Return how long ago the head of this request came through the gate; its body may have come much later."""
+    return time.perf_counter() - float(scope[_ARRIVED])
+
+
 class _BodyTooLarge(HTTPException):
     """More bytes came than one body may have. Of this class, since the framework takes any other for a broken body."""
 
@@ -66,7 +74,7 @@ class Gate:
         token = request_id.set(current)
         answer = _Answer(send, current)
         counted = scope["path"] not in self._rules.health_paths
-        started = time.perf_counter()
+        started = scope[_ARRIVED] = time.perf_counter()
         self._in_flight += counted
         try:
             refused = self._refuse(scope, headers, counted=counted)

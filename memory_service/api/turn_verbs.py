@@ -66,7 +66,7 @@ class TurnVerbs:
             return
         read: list[Message] = []
         try:
-            response = await self._answer(verb, Headers(scope=scope), read, receive)
+            response = await self._answer(verb, scope, read, receive)
         except _Odd:
             await self._api(scope, _again(read, receive), send)
             return
@@ -75,11 +75,12 @@ class TurnVerbs:
         scope["route"] = verb
         await response(scope, receive, send)
 
-    async def _answer(self, verb: _Verb, headers: Headers, read: list[Message], receive: Receive) -> Response:
+    async def _answer(self, verb: _Verb, scope: Scope, read: list[Message], receive: Receive) -> Response:
+        headers = Headers(scope=scope)
         body = await _body(headers, read, receive)
         try:
             key = _checked(_KEY.validate_python, headers.get("idempotency-key")) if verb.takes_key else None
-            call = await verified(self._runtime, headers, AGENTS, key)
+            call = await verified(self._runtime, scope, AGENTS, key)
             return await verb.serve(_checked(verb.body.model_validate, body), call)
         except MemoryServiceError as error:
             return problem_of(error)

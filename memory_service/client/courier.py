@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from memory_service.client.results import Delivery
 from memory_service.client.subjects import LEEWAY_SECONDS, expires_at, subject_of
 from memory_service.client.wire import USER_HEADER, Request
 from memory_service.contract.problems import PROBLEM_PREFIX, UNEXPIRED_TOKEN, Problem, ProblemKind
-from memory_service.contract.verbs import RememberResponse, WriteResponse
+from memory_service.contract.verbs import MAX_QUEUED_SECONDS, RememberResponse, WriteResponse
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class Courier:
         self._calls_waiting = 0
         self._is_closed = False
         self._fates: dict[_Name, Stored | ContractError] = {}
+        self._put_at: dict[_Name, float] = {}
         self._users: dict[str, tuple[str | None, str | None]] = {}
 
     async def waiting(self, lane: str | None = None) -> int:
@@ -88,7 +90,8 @@ class Courier:
             InvalidRequest: its key is that of another request, which is still there; nothing was added.
             OutboxError: nothing was added.
         """
-        self._fates.pop(_name(request, where.get("user")), None)
+        name, began = _name(request, where.get("user")), self._exchange.clock()
+        self._fates.pop(name, None)
         body = {name: value for name, value in (request.body or {}).items() if name not in _STAMPS}
         entry_id = await asyncio.to_thread(
             lambda: self.outbox.put(
@@ -99,6 +102,9 @@ class Courier:
             )
         )
         self._may_hold_entries = True
+        self._put_at.setdefault(name, began)
+        while len(self._put_at) > KEPT_FATES:
+            del self._put_at[next(iter(self._put_at))]
         return entry_id
 
     async def deliver(
@@ -305,11 +311,24 @@ class Courier:
         if not is_fresh:
             if entry.generation is not None:
                 body["generation"] = entry.generation
-            else:
-                body["queued_seconds"] = round(max(0.0, self._exchange.wall() - entry.queued_at), 3)
+            body["queued_seconds"] = self._age(entry)
         answer: Any = WriteResponse if entry.verb == "write" else RememberResponse
         path = "/v1/write" if entry.verb == "write" else "/v1/facts"
         return Request(entry.verb, "POST", path, answer, body=body, idempotency_key=entry.idempotency_key)
+
+    def _age(self, entry: Entry) -> float:
+        """Return for how many seconds an entry has waited, and rather too many: what was erased stays erased.
+
+        A clock that was set back cannot tell, so what seems to come from the future counts as oldest; of what this
+        process itself has put, its monotonic clock knows better.
+        """
+        age = self._exchange.wall() - entry.queued_at
+        if age < 0:
+            return MAX_QUEUED_SECONDS
+        put_at = self._put_at.get((entry.subject, entry.verb, entry.idempotency_key))
+        if put_at is not None:
+            age = max(age, self._exchange.clock() - put_at)
+        return min(math.ceil(age * 1_000) / 1_000, MAX_QUEUED_SECONDS)
 
     async def _settle(self, entry: Entry, how: Callable[[int], None], name: str) -> int:
         await asyncio.to_thread(how, entry.id)

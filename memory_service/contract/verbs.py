@@ -38,6 +38,10 @@ class Degraded(Wire):
     reason: str
 
 
+MAX_QUEUED_SECONDS = 3.2e8
+"""Ten years; an outbox that cannot tell how long something waited sends this."""
+
+
 class WriteRequest(Wire):
     """Turns to append to a session, all or none."""
 
@@ -46,10 +50,13 @@ class WriteRequest(Wire):
     workspace: Workspace | None = None
     infer: bool = Field(default=True, description="Whether facts may be extracted from these turns.")
     generation: Generation | None = Field(
-        default=None, description="From an earlier answer; 410 if anything was erased since."
+        default=None,
+        description="From an earlier answer; 410 if anything was erased since, unless `queued_seconds` comes with it.",
     )
-    queued_seconds: Annotated[float, Field(ge=0, le=3.2e8)] | None = Field(
-        default=None, description="How long the turns waited in an outbox that never saw an answer."
+    queued_seconds: Annotated[float, Field(ge=0, le=MAX_QUEUED_SECONDS)] | None = Field(
+        default=None,
+        description="How long the turns waited in an outbox; 410 if anything was erased after they were said. "
+        "It counts for what `generation` does not vouch for.",
     )
 
     @model_validator(mode="after")
@@ -211,7 +218,7 @@ class RememberRequest(NewFact):
     """A fact to save now; it can be found before the call returns."""
 
     generation: Generation | None = None
-    queued_seconds: Annotated[float, Field(ge=0, le=3.2e8)] | None = None
+    queued_seconds: Annotated[float, Field(ge=0, le=MAX_QUEUED_SECONDS)] | None = None
 
 
 class RememberResponse(Item):

@@ -55,6 +55,19 @@ def check(given: str, numbers: Mapping[Owner, int], home: Owner) -> None:
         )
 
 
+def vouched(given: str, numbers: Mapping[Owner, int], home: Owner) -> frozenset[Owner]:
+    """Return the owners of which `given` says that nothing was erased since; `home` as in `check`.
+
+    Raises:
+        InvalidRequest: the string was not made by this store for this caller.
+    """
+    known = _decoded(given)
+    then = {owner: known.get(owner_hash(owner)) for owner in numbers}
+    if owner_hash(home) not in known or any((then[owner] or 0) > number for owner, number in numbers.items()):
+        raise _foreign()
+    return frozenset(owner for owner, number in numbers.items() if then[owner] == number)
+
+
 def check_queued(queued_seconds: float, now: datetime, erased_at: Iterable[datetime | None]) -> None:
     """Raise unless the turns were said after the last erasure of every owner of `scopes.generation_owners`.
 

@@ -17,7 +17,7 @@ from memory_service.domain.callers import Caller
 from memory_service.domain.owners import Owner
 from memory_service.errors import InvalidRequest, ModelUnavailable
 from memory_service.operations.background.embed import embed_job
-from memory_service.operations.generations import share_generation
+from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.items import fact_item
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.saving import save_fact
@@ -27,7 +27,12 @@ from memory_service.ports.storage import Transaction
 
 
 async def remember(
-    services: Services, caller: Caller, request: RememberRequest, *, request_key: RequestKey | None = None
+    services: Services,
+    caller: Caller,
+    request: RememberRequest,
+    *,
+    request_key: RequestKey | None = None,
+    seconds_here: SecondsHere = lambda: 0.0,
 ) -> RememberResponse:
     """Save one fact under the binding's scope or the session's; a known `key` or `dedupe_key` overwrites.
 
@@ -44,6 +49,7 @@ async def remember(
             [request],
             generation=request.generation,
             queued_seconds=request.queued_seconds,
+            seconds_here=seconds_here,
             request_key=request_key,
         )
     ).facts
@@ -75,6 +81,7 @@ async def _save(
     generation: str | None,
     queued_seconds: float | None,
     request_key: RequestKey | None,
+    seconds_here: SecondsHere = lambda: 0.0,
 ) -> FactBatchResponse:
     owners = [scopes.write_owner(caller, fact.scope, fact.session_id, fact.workspace) for fact in facts]
     sessions = {fact.session_id for fact in facts if fact.session_id is not None}
@@ -85,7 +92,14 @@ async def _save(
 
     def work(tx: Transaction) -> FactBatchResponse:
         def store() -> FactBatchResponse:
-            current = share_generation(tx, caller, session_id, given=generation, queued_seconds=queued_seconds)
+            current = share_generation(
+                tx,
+                caller,
+                session_id,
+                given=generation,
+                queued_seconds=queued_seconds,
+                seconds_here=seconds_here,
+            )
             if caller.principal is not None:
                 tx.owners.name_principal(caller.principal)
             for owner in sorted(set(owners)):

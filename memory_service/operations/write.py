@@ -10,7 +10,7 @@ from memory_service.contract.verbs import WriteRequest, WriteResponse
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
 from memory_service.operations.enqueue import extract_job, fold_job, index_job
-from memory_service.operations.generations import share_generation
+from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.services import Services
 from memory_service.operations.turns import turn_draft
@@ -29,6 +29,7 @@ async def write(
     *,
     request_key: RequestKey | None = None,
     request_id: str | None = None,
+    seconds_here: SecondsHere = lambda: 0.0,
 ) -> WriteResponse:
     """Store turns and the jobs that they cause; both are durable when this returns.
 
@@ -46,7 +47,12 @@ async def write(
     def work(tx: Transaction) -> WriteResponse:
         def append() -> WriteResponse:
             generation = share_generation(
-                tx, caller, request.session_id, given=request.generation, queued_seconds=request.queued_seconds
+                tx,
+                caller,
+                request.session_id,
+                given=request.generation,
+                queued_seconds=request.queued_seconds,
+                seconds_here=seconds_here,
             )
             if caller.principal is not None:
                 tx.owners.name_principal(caller.principal)

@@ -55,7 +55,12 @@ Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 async def write(body: WriteRequest, call: WritingCall) -> Response:
     """Append turns to a session."""
     written = await write_verb.write(
-        call.services, call.caller, body, request_key=call.key("write", body), request_id=call.request_id
+        call.services,
+        call.caller,
+        body,
+        request_key=call.key("write", body),
+        request_id=call.request_id,
+        seconds_here=call.seconds_here,
     )
     return answer(written, 202 if written.scheduled else 200)
 
@@ -74,7 +79,13 @@ async def recall(body: RecallRequest, call: AgentCall) -> Response:
 @router.post("/v1/facts", response_model=RememberResponse, status_code=201, tags=["facts"])
 async def remember(body: RememberRequest, call: WritingCall) -> Response:
     """Save a fact now."""
-    saved = await remember_verb.remember(call.services, call.caller, body, request_key=call.key("remember", body))
+    saved = await remember_verb.remember(
+        call.services,
+        call.caller,
+        body,
+        request_key=call.key("remember", body),
+        seconds_here=call.seconds_here,
+    )
     return answer(saved, 201)
 
 

@@ -22,7 +22,7 @@ from memory_service.client.breaker import Breaker
 from memory_service.client.courier import MAX_ATTEMPTS
 from memory_service.client.outbox import Outbox
 from memory_service.contract.problems import GOOD_TOKEN, UNEXPIRED_TOKEN
-from memory_service.contract.verbs import Outcome
+from memory_service.contract.verbs import MAX_QUEUED_SECONDS, Outcome
 from tests.fakes.memory_server import Fault, MemoryServer, Received, hang, problem, store_and_drop, store_and_hang
 from tests.integration.client.conftest import MakeClient
 
@@ -141,18 +141,40 @@ async def test_an_entry_filled_before_any_answer_says_how_long_it_waited(
     assert "generation" not in server.requests[-1].body
 
 
-async def test_an_entry_filled_after_an_answer_says_its_generation(
+async def test_an_entry_filled_after_an_answer_says_its_generation_too(
     server: MemoryServer, make_client: MakeClient
 ) -> None:
+    wall = Clock()
     server.generation = "g42"
-    client = make_client()
+    client = make_client(wall=wall)
     await client.write("s1", [turn("one")])
     server.faults.append(problem(503, "unavailable", Retry_After="60"))
     await client.write("s1", [turn("two")])
     await client.aclose()
-    await make_client().deliver()
+    wall.now += 90
+    await make_client(wall=wall).deliver()
     assert server.requests[-1].body["generation"] == "g42"
-    assert "queued_seconds" not in server.requests[-1].body
+    assert server.requests[-1].body["queued_seconds"] == 90
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+async def test_a_clock_that_was_set_back_makes_nothing_younger_than_an_erasure(
+    is_same_process: bool, server: MemoryServer, make_client: MakeClient
+) -> None:
+    clock, wall = Clock(), Clock()
+    server.faults.append(problem(503, "unavailable"))
+    client = make_client(clock=clock, wall=wall, breaker=Breaker(clock=clock))
+    await client.write("s1", [turn("one")])
+    if is_same_process:
+        clock.now += 900
+        wall.now += 30
+        await client.deliver()
+        assert server.requests[-1].body["queued_seconds"] == 900
+    else:
+        await client.aclose()
+        wall.now -= 3_600
+        await make_client(wall=wall).deliver()
+        assert server.requests[-1].body["queued_seconds"] == MAX_QUEUED_SECONDS
 
 
 async def test_what_was_erased_meanwhile_is_dropped_and_counted(server: MemoryServer, make_client: MakeClient) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import json
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -186,6 +188,49 @@ async def test_what_was_queued_before_an_erasure_is_gone_and_what_came_after_is_
         problem(await agent.ask("POST", "/v1/write", {**body, "queued_seconds": seconds}), 410, "erased")
         problem(await agent.ask("POST", "/v1/facts", {"text": "x", "queued_seconds": seconds}), 410, "erased")
     assert (await agent.post("/v1/write", {**body, "queued_seconds": 500}))["seqs"] == [1]
+
+
+async def test_what_was_said_after_an_erasure_is_taken_though_its_agent_had_not_heard_of_it(service: Service) -> None:
+    agent = service.agent()
+    generation = (await agent.write("hello"))["generation"]
+    await agent.forget()
+    await service.pass_time(minutes=10)
+    body = {"session_id": "s1", "turns": [{"role": "user", "content": "x"}], "generation": generation}
+    problem(await agent.ask("POST", "/v1/write", {**body, "queued_seconds": 1200}), 410, "erased")
+    written = await agent.post("/v1/write", {**body, "queued_seconds": 500})
+    assert written["seqs"] == [1]
+    fresh = {**body, "generation": written["generation"], "queued_seconds": 10**8}
+    assert (await agent.post("/v1/write", fresh))["seqs"] == [2]
+    foreign = {**body, "generation": "g", "queued_seconds": 1}
+    problem(await agent.ask("POST", "/v1/write", foreign), 422, "invalid-request")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/write", {"session_id": "s1", "turns": [{"role": "user", "content": "x"}]}),
+        ("/v1/facts", {"text": "x"}),
+    ],
+)
+async def test_a_body_that_is_slow_to_come_was_queued_that_much_longer(
+    path: str, body: dict[str, Any], service: Service
+) -> None:
+    agent = service.agent()
+    await agent.write("hello")
+    await agent.forget()
+    content = json.dumps({**body, "queued_seconds": 0}).encode()
+
+    async def slow(last: str) -> AsyncIterator[bytes]:
+        yield content[:10]
+        if last == "erased":
+            await agent.forget()
+        yield content[10:]
+
+    headers = {**agent.headers, "Content-Type": "application/json"}
+    answer = await service.http.post(path, content=slow("erased"), headers=headers)
+    problem(answer, 410, "erased")
+    await service.pass_time(minutes=1)
+    assert (await service.http.post(path, content=slow("not"), headers=headers)).is_success
 
 
 async def test_an_erasure_of_one_session_leaves_the_others_generation(service: Service) -> None:
