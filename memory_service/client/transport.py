@@ -18,7 +18,7 @@ from memory_service.client.wire import Answer, Request
 from memory_service.contract.certificates import certificates
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""More than any answer of the service: 1,000 items of a page at their longest stay below it."""
+"""More than any answer of the service, whose pages end at two million characters."""
 _LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=20)
 
 

@@ -26,6 +26,8 @@ MAX_TAG_CHARS = 100
 MAX_ATTRIBUTES_BYTES = 16_384
 MAX_FACTS_PER_BATCH = 100
 MAX_PAGE = 1_000
+MAX_PAGE_CHARS = 2_000_000
+"""Characters of text on one page; what is beyond them follows on the next. One item is given however long it is."""
 DEFAULT_PAGE = 100
 MAX_PRINCIPAL_CHARS = 1_000
 MAX_IMPORT_LINES = 1_000

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from memory_service.contract.limits import MAX_ATTRIBUTES_BYTES
 from memory_service.contract.scopes import Scope
 from memory_service.contract.verbs import ListRequest, ListResponse
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
+from memory_service.domain.pages import page
 from memory_service.operations.cursors import decode_cursor, encode_cursor
 from memory_service.operations.items import episode_item, fact_item
 from memory_service.operations.owners import resolve_owners, resolve_sessions
 from memory_service.operations.services import Services
-from memory_service.ports.records import ItemFilters, SessionRow
+from memory_service.operations.turns import turn_chars
+from memory_service.ports.records import FactRow, ItemFilters, SessionRow, TurnRow
 from memory_service.ports.storage import Transaction
 
 
@@ -32,14 +35,17 @@ async def list_items(services: Services, caller: Caller, request: ListRequest) -
     def read(tx: Transaction) -> ListResponse:
         if tier == "fact":
             owners = resolve_owners(tx, read_of_scope.facts)
-            rows = tx.facts.list(
-                owners, filters=ItemFilters(now=tx.now()), limit=request.limit + 1, after=after or None
+            filters = ItemFilters(now=tx.now())
+            rows, more = page(
+                lambda place, count: tx.facts.list(owners, filters=filters, limit=count, after=place or None),
+                after,
+                limit=request.limit,
+                place=lambda row: row.row_id,
+                chars=_fact_chars,
             )
-            items = [fact_item(row) for row in rows[: request.limit]]
-            if len(rows) > request.limit:
-                return ListResponse(
-                    items=tuple(items), next_cursor=encode_cursor("fact", rows[request.limit - 1].row_id)
-                )
+            items = [fact_item(row) for row in rows]
+            if more:
+                return ListResponse(items=tuple(items), next_cursor=encode_cursor("fact", rows[-1].row_id))
             return ListResponse(
                 items=tuple(items), next_cursor=encode_cursor("episode", 0) if "episode" in tiers else None
             )
@@ -56,15 +62,20 @@ def _episodes(
         homes = [owner for row in sessions if row is not None and (owner := tx.owners.get(row.home_id)) is not None]
     else:
         sessions, homes = [None], list(resolve_owners(tx, episodes))
-    rows = sorted(
-        (row for session in sessions for row in tx.turns.list(homes, session=session, after=after, limit=limit + 1)),
-        key=lambda row: row.id,
-    )
-    names = tx.sessions.get_many({row.session_id for row in rows[:limit]})
+
+    def read(place: int, count: int) -> list[TurnRow]:
+        found = (row for session in sessions for row in tx.turns.list(homes, session=session, after=place, limit=count))
+        return sorted(found, key=lambda row: row.id)[:count]
+
+    rows, more = page(read, after, limit=limit, place=lambda row: row.id, chars=turn_chars)
+    names = tx.sessions.get_many({row.session_id for row in rows})
     items = [
         episode_item(row, session_id=found.owner.session, scope=scope, workspace=found.owner.workspace)
-        for row in rows[:limit]
+        for row in rows
         if (found := names.get(row.session_id)) is not None
     ]
-    more = len(rows) > limit
-    return ListResponse(items=tuple(items), next_cursor=encode_cursor("episode", rows[limit - 1].id) if more else None)
+    return ListResponse(items=tuple(items), next_cursor=encode_cursor("episode", rows[-1].id) if more else None)
+
+
+def _fact_chars(row: FactRow) -> int:
+    return len(row.text) + len(row.evidence or "") + MAX_ATTRIBUTES_BYTES * bool(row.attributes)

@@ -37,6 +37,11 @@ def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bo
     )
 
 
+def turn_chars(row: TurnRow) -> int:
+    """Return about how many characters a stored turn has on a page."""
+    return len(row.text) * (1 if row.parts is None else 2) + len(row.content)
+
+
 def turn_answer(row: TurnRow) -> Turn:
     """Return a stored turn as it is answered, whole."""
     return shown_answer(Shown(row, row.content, row.parts, row.tokens))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memory_service.contract.scopes import Scope
+from memory_service.domain import lexical
 from memory_service.domain.callers import Principal
 from memory_service.domain.owners import AgentErasure, Erasure, Owner, PairErasure, PrincipalErasure, SessionErasure
 from memory_service.errors import InvalidRequest
@@ -87,7 +88,7 @@ def seen(tx: Transaction, now: Any) -> dict[str, Any]:
     """Return everything that a caller could see, without the store's own numbers."""
 
     def spoken(row: TurnRow) -> dict[str, Any]:
-        return {name: value for name, value in vars(row).items() if name not in {"id", "session_id"}}
+        return {name: value for name, value in row._asdict().items() if name not in {"id", "session_id"}}
 
     seen: dict[str, Any] = {"principal": tx.owners.principal_name(ALICE)}
     for agent, principal in ((AGENT, ALICE), (AGENT, BOB), (OTHER_AGENT, ALICE)):
@@ -271,3 +272,36 @@ async def test_a_damaged_turn_is_refused(store: Store, field: str) -> None:
 async def test_a_cursor_that_was_not_given_out_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidRequest):
         await store.storage.read(lambda tx: tx.moving.export(cursor=cursor, limit=5))
+
+
+async def test_long_turns_end_a_page_before_its_rows_do(store: Store, target: Store) -> None:
+    def write(tx: Transaction) -> None:
+        session = tx.sessions.ensure(session_of(), Scope.SHARED, tx.now())
+        tx.turns.append(session, [turn(f"{n} " + "word " * 180_000) for n in range(5)], tx.now())
+
+    await store.storage.transact(write)
+    cursor, pages = None, []
+    while True:
+        page, cursor = await store.storage.read(
+            lambda tx, cursor=cursor: tx.moving.export(cursor=cursor, limit=100)  # type: ignore[misc]
+        )
+        pages.append(page)
+        if cursor is None:
+            break
+    assert [len([line for line in page if line["type"] == "turn"]) for page in pages] == [2, 2, 1]
+    for page in pages:
+        assert set(await restore(target, page)) == {"imported"}
+
+
+async def test_stems_are_made_by_the_import(store: Store, target: Store) -> None:
+    await store.storage.transact(populate)
+    lines = await export(store)
+    assert not any("terms" in line for line in lines)
+    await restore(target, lines)
+
+    def stems(tx: Transaction) -> list[tuple[str, str]]:
+        assert isinstance(tx, RowTransaction)
+        return [(row[0], row[1]) for row in tx.link.rows("SELECT text, terms FROM @facts WHERE text = 'said anew'")]
+
+    ((text, made),) = await target.storage.read(stems)
+    assert set(lexical.terms(text)) <= set(made.split(" "))

@@ -16,10 +16,11 @@ import numpy as np
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind, Scope
 from memory_service.contract.turns import Role
+from memory_service.domain import lexical
 from memory_service.domain.owners import Owner
 from memory_service.errors import InvalidRequest
 from memory_service.ports.records import ROLES, FactSource, Vector
-from memory_service.storage.encoding import dump, dump_parts, vector_bytes, vector_from_bytes
+from memory_service.storage.encoding import dump, dump_parts, join_terms, moment, vector_bytes, vector_from_bytes
 from memory_service.storage.statements import Link, Row
 
 Place = str | int
@@ -32,6 +33,12 @@ class Line:
 
     place: Place
     body: Mapping[str, Any]
+
+    @property
+    def chars(self) -> int:
+        """About how many characters the line has."""
+        texts = sum(len(value) for value in self.body.values() if isinstance(value, str))
+        return texts + (len(self.body["text"]) if self.body.get("parts") else 0)
 
 
 def cursor(stage: int, place: Place) -> str:
@@ -85,7 +92,7 @@ def _sessions(link: Link, after: Place | None, limit: int) -> list[Line]:
 
 
 _TURN_KEYS = (
-    "seq", "client_id", "infer", "tokens", "said_at", "created_at", "terms", "indexed", "name", "text", "content",
+    "seq", "client_id", "infer", "tokens", "said_at", "created_at", "indexed", "name", "text", "content",
 )  # fmt: skip
 
 
@@ -125,7 +132,7 @@ def _digests(link: Link, after: Place | None, limit: int) -> list[Line]:
 
 _FACT_KEYS = (
     "id", "kind", "status", "key", "dedupe_key", "said_at", "valid_from", "valid_to", "superseded_by", "expires_at",
-    "importance", "pinned", "revision", "created_at", "updated_at", "category", "terms", "text", "evidence",
+    "importance", "pinned", "revision", "created_at", "updated_at", "category", "text", "evidence",
 )  # fmt: skip
 
 _HISTORY_KEYS = ("at", "event", "actor", "agent", "principal", "session", "text")
@@ -201,19 +208,21 @@ def fact_source(line: Mapping[str, Any]) -> FactSource:
 def turn_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
     """Return the columns of a turn's line, without its session."""
     vector = _vector(line, link)
+    role, said_at = Role(line["role"]), int(line["said_at"])
+    name, text = text_or_none(line["name"]), _text(line, "text")
     return {
         "seq": int(line["seq"]),
         "client_id": text_or_none(line["client_id"]),
-        "role": ROLES.index(Role(line["role"])),
+        "role": ROLES.index(role),
         "infer": int(line["infer"]),
         "tokens": int(line["tokens"]),
-        "said_at": int(line["said_at"]),
+        "said_at": said_at,
         "created_at": int(line["created_at"]),
-        **_terms(line),
+        **_terms(lexical.turn_index_text(name, role, moment(said_at), text)),
         "indexed": int(vector is not None or ("vector" not in line and int(line["indexed"]) == 1)),
         "vector": link.vector_in(vector),
-        "name": text_or_none(line["name"]),
-        "text": _text(line, "text"),
+        "name": name,
+        "text": text,
         "content": text_or_none(line["content"]),
         "parts": dump_parts(line["parts"]),
     }
@@ -222,11 +231,13 @@ def turn_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
 def fact_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
     """Return the columns of a fact's line, without its owner."""
     vector = _vector(line, link)
+    text, key, category = _text(line, "text"), text_or_none(line["key"]), text_or_none(line["category"])
+    tags = [str(tag) for tag in line["tags"]]
     return {
         "id": _text(line, "id"),
         "kind": FactKind(line["kind"]).value,
         "status": FactStatus(line["status"]).value,
-        "key": text_or_none(line["key"]),
+        "key": key,
         "dedupe_key": text_or_none(line["dedupe_key"]),
         "said_at": int(line["said_at"]),
         "valid_from": int(line["valid_from"]),
@@ -238,12 +249,12 @@ def fact_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
         "revision": int(line["revision"]),
         "created_at": int(line["created_at"]),
         "updated_at": int(line["updated_at"]),
-        "category": text_or_none(line["category"]),
-        "tags": dump([str(tag) for tag in line["tags"]]),
-        **_terms(line),
+        "category": category,
+        "tags": dump(tags),
+        **_terms(lexical.fact_index_text(text, key=key, category=category, tags=tags)),
         "embedding_model": None if vector is None else link.embedding_model,
         "vector": link.vector_in(vector),
-        "text": _text(line, "text"),
+        "text": text,
         "evidence": text_or_none(line["evidence"]),
         "attributes": dump(dict(line["attributes"])),
     }
@@ -275,9 +286,10 @@ def _checked(value: Any) -> str:
     return value
 
 
-def _terms(line: Mapping[str, Any]) -> dict[str, Any]:
-    terms = _text(line, "terms")
-    return {"terms": terms, "length": len(terms.split(" ")) if terms else 0}
+def _terms(text: str) -> dict[str, Any]:
+    """Return the columns of a row's stems, made anew: they are longer than what they come from."""
+    terms = lexical.terms(text)
+    return {"terms": join_terms(terms), "length": len(terms)}
 
 
 def _vector_fields(link: Link, stored: Any) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from memory_service.contract.scopes import Scope
 from memory_service.domain.owners import AgentErasure, Owner, PairErasure, PrincipalErasure, SessionErasure
+from memory_service.domain.pages import page
 from memory_service.errors import InvalidRequest
 from memory_service.ports.records import FactSource, OwnerRow, SessionRow
 from memory_service.storage.encoding import micros
@@ -49,9 +50,16 @@ class Mover:
         stage, after = lines.read_cursor(cursor)
         found: list[Line] = []
         while stage < len(lines.STAGES):
-            page = lines.STAGES[stage](self._link, after, limit - len(found))
-            found += page
-            if len(found) >= limit:
+            read = lines.STAGES[stage]
+            rows, more = page(
+                lambda place, count, read=read: read(self._link, place, count),  # type: ignore[misc]
+                after,
+                limit=limit - len(found),
+                place=lambda line: line.place,
+                chars=lambda line: line.chars,
+            )
+            found += rows
+            if more or len(found) >= limit:
                 return [dict(line.body) for line in found], lines.cursor(stage, found[-1].place)
             stage, after = stage + 1, None
         return [dict(line.body) for line in found], None
