@@ -86,7 +86,8 @@ def _turns(file: str) -> list[dict[str, Any]]:
 
 def _lines(file: str) -> Iterable[str]:
     try:
-        return (sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")).splitlines()
+        # Not splitlines: JSON may hold U+2028 and its like as they are.
+        return (sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{file!r} cannot be read: {error}") from error
 

@@ -18,12 +18,13 @@ def sessions() -> None:
 
 @sessions.command("list")
 @connected
+@click.option("--workspace", metavar="NAME", help="Those of this partition; default: those of none.")
 @click.option("--limit", type=int)
 @click.option("--cursor")
-def sessions_list(connection: Connection, limit: int | None, cursor: str | None) -> None:
+def sessions_list(connection: Connection, workspace: str | None, limit: int | None, cursor: str | None) -> None:
     """List your sessions, newest write first."""
     with connection.client() as client:
-        page = client.sessions.list(cursor=cursor, limit=limit)
+        page = client.sessions.list(workspace=workspace, cursor=cursor, limit=limit)
     if connection.wants_json:
         output.as_json(page)
         return
@@ -113,6 +114,7 @@ def jobs() -> None:
 @connected
 @click.option("--state", type=click.Choice(["queued", "running", "done", "dead"]))
 @click.option("--session", "session_id", metavar="SESSION")
+@click.option("--workspace", metavar="NAME", help="Those of this partition; default: those of none.")
 @click.option("--limit", type=int)
 @click.option("--cursor")
 def jobs_list(connection: Connection, **given: Any) -> None:

@@ -35,7 +35,7 @@ from memory_service.client.appends import Appends, kept
 from memory_service.client.binding import BindingSource, ProjectedBinding, ResolvedBinding
 from memory_service.client.breaker import Breaker
 from memory_service.client.calls import Deadlines, Shared, Verbs, missing
-from memory_service.client.errors import ContractError, InvalidRequest, ServiceUnavailable
+from memory_service.client.errors import ContractError, InvalidRequest, OutboxError, ServiceUnavailable
 from memory_service.client.exchange import Count, Counts, Exchange, refusal
 from memory_service.client.groups import Admin, Facts, Health, Jobs, Receipts, Sessions
 from memory_service.client.outbox import Outbox
@@ -387,8 +387,11 @@ class MemoryClient(Verbs):
         strict = self._is_strict(failure_mode)
         queued = self.outbox
         last_id = 0
-        if queued is not None and queued.exists:
-            last_id = await asyncio.to_thread(queued.last_id)
+        try:
+            if queued is not None and queued.exists:
+                last_id = await asyncio.to_thread(queued.last_id)
+        except OutboxError:
+            self._leave_queued()
         try:
             answer = await self._call(
                 request, self._deadline(timeout_seconds, self._shared.deadlines.other), patient=True
@@ -399,13 +402,21 @@ class MemoryClient(Verbs):
             logger.warning("nothing is known to be erased", extra={"reason": error.reason})
             return Forgotten(status="not_erased", degraded=(missing(error),))
         self._shared.unlearn(self._user)
-        if queued is not None and last_id:
-            await asyncio.to_thread(
-                lambda: queued.discard(
-                    user=self._user, session_id=session_id, every_session=session_id is None, up_to=last_id
+        try:
+            if queued is not None and last_id:
+                await asyncio.to_thread(
+                    lambda: queued.discard(
+                        user=self._user, session_id=session_id, every_session=session_id is None, up_to=last_id
+                    )
                 )
-            )
+        except OutboxError:
+            self._leave_queued()
         return Forgotten(status=answer.status.value, receipt_id=answer.receipt_id, erased=answer.erased)
+
+    def _leave_queued(self) -> None:
+        """Let an erasure go on: what waits for the erased is refused (410) when it is delivered."""
+        logger.warning("the outbox cannot be cleared of what is forgotten", exc_info=True)
+        self._shared.counts.add("unavailable", "discard")
 
     async def deliver(self) -> Delivery:
         """Deliver what waits in the outbox now, as far as the service takes it; background delivery goes on too.

@@ -88,9 +88,11 @@ class Facts(Verbs):
 class Sessions(Verbs):
     """Look at sessions, and end, flush or compact them."""
 
-    async def list(self, *, cursor: str | None = None, limit: int | None = None) -> SessionsResponse:
-        """Return one page of the caller's sessions, newest write first."""
-        return await self._ask(requests.sessions_list(cursor=cursor, limit=limit))
+    async def list(
+        self, *, workspace: str | None = None, cursor: str | None = None, limit: int | None = None
+    ) -> SessionsResponse:
+        """Return one page of the caller's sessions of a workspace, or of none, newest write first."""
+        return await self._ask(requests.sessions_list(workspace=workspace, cursor=cursor, limit=limit))
 
     async def get(self, session_id: str, *, workspace: str | None = None) -> SessionDetail:
         """Return a session with its window and digests."""
@@ -163,11 +165,14 @@ class Jobs(Verbs):
         *,
         state: JobState | str | None = None,
         session_id: str | None = None,
+        workspace: str | None = None,
         cursor: str | None = None,
         limit: int | None = None,
     ) -> JobsResponse:
-        """Return one page of jobs, newest first."""
-        return await self._ask(requests.jobs_list(state=state, session_id=session_id, cursor=cursor, limit=limit))
+        """Return one page of jobs of a workspace, or of none, newest first."""
+        return await self._ask(
+            requests.jobs_list(state=state, session_id=session_id, workspace=workspace, cursor=cursor, limit=limit)
+        )
 
     async def get(self, job_id: str) -> Job:
         """Return one job."""

@@ -271,9 +271,12 @@ def facts_supersede(fact_id: str, text: str, *, idempotency_key: str | None = No
     return Request("facts.supersede", "POST", path, Item, body=_json(body), idempotency_key=_key(idempotency_key))
 
 
-def sessions_list(*, cursor: str | None = None, limit: int | None = None) -> Request[SessionsResponse]:
-    """One page of the caller's sessions, newest write first."""
-    return Request("sessions.list", "GET", "/v1/sessions", SessionsResponse, query=_query(cursor=cursor, limit=limit))
+def sessions_list(
+    *, workspace: str | None = None, cursor: str | None = None, limit: int | None = None
+) -> Request[SessionsResponse]:
+    """One page of the caller's sessions of a workspace, or of none, newest write first."""
+    query = _query(workspace=workspace, cursor=cursor, limit=limit)
+    return Request("sessions.list", "GET", "/v1/sessions", SessionsResponse, query=query)
 
 
 def sessions_get(session_id: str, *, workspace: str | None = None) -> Request[SessionDetail]:
@@ -316,11 +319,12 @@ def jobs_list(
     *,
     state: JobState | str | None = None,
     session_id: str | None = None,
+    workspace: str | None = None,
     cursor: str | None = None,
     limit: int | None = None,
 ) -> Request[JobsResponse]:
-    """One page of jobs, newest first."""
-    query = _query(state=state, session_id=session_id, cursor=cursor, limit=limit)
+    """One page of jobs of a workspace, or of none, newest first."""
+    query = _query(state=state, session_id=session_id, workspace=workspace, cursor=cursor, limit=limit)
     return Request("jobs.list", "GET", "/v1/jobs", JobsResponse, query=query)
 
 

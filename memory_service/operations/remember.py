@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -66,10 +67,14 @@ async def remember_batch(
 
 
 async def embed_or_wait(services: Services, texts: Sequence[str]) -> Sequence[Vector | None]:
-    """Return the texts' vectors, or None for each where the embedder does not answer: a job makes them later."""
+    """Return the texts' vectors, or None for each where the embedder does not answer: a job makes them later.
+
+    Somebody waits for the answer, so the embedder has the time that it has for a query.
+    """
     try:
-        return await services.embedder.embed(texts)
-    except ModelUnavailable:
+        async with asyncio.timeout(services.config.models.embedding.query_timeout_seconds):
+            return await services.embedder.embed(texts)
+    except (ModelUnavailable, TimeoutError):
         return [None] * len(texts)
 
 

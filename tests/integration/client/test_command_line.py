@@ -197,6 +197,22 @@ class Store:
         answer(200, body)(server, connection, request)
 
 
+@pytest.mark.parametrize("group", ["sessions", "jobs"])
+def test_lists_show_the_workspace_that_is_named(group: str, server: MemoryServer) -> None:
+    server.routes[f"GET /v1/{group}"] = {group: []}
+    assert run(group, "list", "--workspace", "repo", "--server", server.url).exit_code == 0
+    assert server.requests[-1].path == f"/v1/{group}?workspace=repo"
+
+
+def test_a_turn_may_hold_every_letter_that_json_takes_as_it_is(server: MemoryServer, tmp_path: Path) -> None:
+    said = "one\u2028two\u2029three\x85four"
+    file = tmp_path / "turns.jsonl"
+    line = json.dumps({"role": "user", "content": said}, ensure_ascii=False)
+    file.write_bytes(f"{line}\r\n\n{line}".encode())
+    assert run("write", "s1", "--turns", str(file), "--server", server.url).exit_code == 0
+    assert server.texts("s1") == [said, said]
+
+
 def test_an_interrupted_export_goes_on_where_it_stopped(server: MemoryServer, tmp_path: Path) -> None:
     store = Store(1_800)
     server.always = store.act

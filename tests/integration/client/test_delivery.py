@@ -367,6 +367,33 @@ async def test_forgetting_a_session_takes_what_waits_for_it_along(
     assert box(other).waiting() == 0
 
 
+@pytest.mark.parametrize("breaks", ["before", "between"])
+async def test_a_broken_outbox_keeps_no_erasure_from_its_answer(
+    breaks: str, server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client(breaker=Breaker(clock=Clock()))
+    server.faults.append(problem(503, "unavailable"))
+    await client.write("s1", [turn("forget me")])
+    await client.aclose()
+    later = make_client()
+
+    def break_it() -> None:
+        (box(later).folder / "outbox.sqlite3").write_bytes(b"no database " * 100)
+
+    def act(of: MemoryServer, connection: socket.socket, request: Received) -> None:
+        break_it()
+        of.send(connection, *of.handle(request))
+
+    if breaks == "before":
+        break_it()
+    else:
+        server.faults.append(act)
+    forgotten = await later.forget(session_id="s1")
+    assert forgotten.is_done
+    assert len(server.erasures) == 1
+    assert later.counts["unavailable"] >= 1
+
+
 async def test_a_durable_write_is_on_the_disk_before_it_is_sent(server: MemoryServer, make_client: MakeClient) -> None:
     seen: list[int] = []
     client = make_client()

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from memory_service.contract.config import EngineName
+from memory_service.contract.config import EmbeddingConfig, EngineName, ModelsConfig
+from tests.fakes.model_server import DIMENSION, EMBEDDINGS, Gate, ModelServer
 from tests.integration.service.conftest import Start
-from tests.integration.service.harness import Asker, Json, Service, item_texts, problem
+from tests.integration.service.harness import MODEL, Asker, Json, Service, item_texts, problem
 
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
@@ -246,3 +247,34 @@ async def test_ids_that_are_not_there_are_404_and_malformed_ones_422(agent: Aske
     ):
         problem(await agent.ask(method, path.format(UNKNOWN), body), 404, "not-found")
         problem(await agent.ask(method, path.format("nonsense"), body), 422, "invalid-request")
+
+
+@pytest.mark.parametrize("verb", ["remember", "batch", "patch", "supersede"])
+async def test_an_embedder_that_hangs_keeps_a_fact_no_longer_than_a_query(
+    verb: str, start: Start, models: ModelServer
+) -> None:
+    embedding = EmbeddingConfig(url=models.url, model=MODEL, dimensions=DIMENSION, query_timeout_seconds=0.5)
+    service = await start(models=ModelsConfig(embedding=embedding))
+    agent = service.agent()
+    fact = await agent.remember("Anna lives in Oslo")
+    await service.work()
+    gate = Gate()
+    models.always(EMBEDDINGS, gate)
+    match verb:
+        case "remember":
+            await agent.remember("Ben likes tea")
+        case "batch":
+            await agent.post("/v1/facts/batch", {"facts": [{"text": "Ben likes tea"}, {"text": "Cleo sails"}]})
+        case "patch":
+            assert (await agent.ask("PATCH", f"/v1/facts/{fact['id']}", {"text": "Ben likes tea"})).is_success
+        case _:
+            await agent.post(f"/v1/facts/{fact['id']}/supersede", {"text": "Ben likes tea"})
+    assert not gate.opened.is_set()
+    assert "Ben likes tea" in item_texts(await agent.recall("tea", score_floor=0))
+    gate.opened.set()
+    models.always(EMBEDDINGS, None)
+    before = len(models.requests)
+    await service.pass_time(minutes=10)
+    await service.work()
+    embedded = [text for request in models.requests[before:] for text in request.body["input"]]
+    assert "Ben likes tea" in embedded
