@@ -51,6 +51,12 @@ class Metrics:
             ["kind", "reason"],
             registry=registry,
         )
+        self.lists_refused = Counter(
+            "memplane_operator_lists_refused_total",
+            "Lists of one served namespace that the API server refused; the others are served on.",
+            ["kind"],
+            registry=registry,
+        )
         self.lost_changes = Counter(
             "memplane_operator_lost_changes_total",
             "Objects of a list or a watch that could not be taken; the next list brings them again.",

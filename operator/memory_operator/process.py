@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_RETRY_SECONDS = 0.5
 _LONGEST_RETRY_SECONDS = 120.0
+_LOOKS_AT_WHAT_IS_REFUSED = 4
+"""A new leader begins without a namespace that it may not read, but not for a permission that is a moment late."""
 
 
 def utc_now() -> datetime:
@@ -147,7 +149,9 @@ class Operator:
     async def _first_sync(self) -> None:
         """Fill the caches before anything is decided, however often that has to be tried."""
         backoff: Backoff[str] = Backoff(_FIRST_RETRY_SECONDS, 10, random.random)
+        looks = 0
         while not self.stop.is_set():
+            looks += 1
             try:
                 await resync(self.context, LISTS_AT_ONCE)
             except MemoryOperatorError as error:
@@ -156,7 +160,9 @@ class Operator:
                     raise LeadershipLost("the Lease ended before the caches were filled") from error
                 await self._pause(backoff.next("sync"))
             else:
-                return
+                if not self.context.unlisted or looks >= _LOOKS_AT_WHAT_IS_REFUSED:
+                    return
+                await self._pause(backoff.next("sync"))
 
     async def _lead(self, health_session: aiohttp.ClientSession, model_session: aiohttp.ClientSession) -> None:
         context, settings = self.context, self._settings

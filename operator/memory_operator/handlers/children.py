@@ -37,7 +37,8 @@ async def follow(context: Context, watcher: Watcher, kind: Kind, namespace: str 
     """Take the events of one kind for ever. What an expired watch has missed, a list makes up for."""
     place = (kind, namespace)
     backoff: Backoff[str] = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS, random.random)
-    context.followed[place] = context.listed[place]
+    # What could not be listed is followed from whatever is there once that is permitted.
+    context.followed[place] = context.listed.get(place, 0)
     while True:
         since = context.followed[place]
         try:
@@ -67,7 +68,7 @@ async def _list_again(context: Context, kind: Kind, namespace: str | None) -> No
         logger.warning("list failed", extra={"kind": kind.name, "error": type(error).__name__})
     else:
         context.enqueue(changed, in_background=True)
-        context.followed[(kind, namespace)] = context.listed[(kind, namespace)]
+        context.followed[(kind, namespace)] = context.listed.get((kind, namespace), 0)
 
 
 async def run(context: Context, watcher: Watcher) -> None:

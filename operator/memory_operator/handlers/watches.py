@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, cast
 
 import kopf
 
@@ -17,6 +18,8 @@ from memory_operator.crd.base import JsonObject
 from memory_operator.handlers.sessions import Sessions
 from memory_operator.reconcile.context import Context
 from memory_operator.settings import OperatorSettings
+
+_BACKOFFS: Final = (1.0, 2.0, 4.0, *(8.0,) * 20)
 
 
 def take(context: Context, kind: Kind, event_type: str | None, body: JsonObject) -> None:
@@ -83,6 +86,18 @@ class _NoProgress(kopf.StatusProgressStorage):
         """Keep nothing."""
 
 
+class _Endless:
+    """The same pauses and then a minute each time, for ever.
+
+    Of one served namespace kopf may be refused everything, as when it is deleted with its Role: giving up on that
+    would end the watches of all the others.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        yield from _BACKOFFS
+        yield from itertools.repeat(60.0)
+
+
 def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     """Return kopf's own settings; the numbers are those under which watches neither stall nor flood."""
     own = kopf.OperatorSettings()
@@ -96,7 +111,7 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     own.persistence.finalizer = f"{names.GROUP}/unused"
     own.networking.request_timeout = settings.request_timeout_seconds
     own.networking.connect_timeout = 10
-    own.networking.error_backoffs = [1, 2, 4, *[8] * 20]
+    own.networking.error_backoffs = _BACKOFFS if settings.is_cluster_wide else _Endless()
     own.watching.server_timeout = SERVER_SECONDS
     own.watching.client_timeout = SERVER_SECONDS + 10
     own.watching.connect_timeout = 10

@@ -75,6 +75,8 @@ class Context:
     """By owner of a workload that does not get on: when its pods were looked at, and what keeps them."""
     listed: dict[tuple[Kind, str | None], int] = field(default_factory=dict)
     """By kind and namespace (None: all): the version of its last complete list."""
+    unlisted: set[tuple[Kind, str | None]] = field(default_factory=set)
+    """By kind and namespace: what the API server would not list last; what is known of it stays as it was."""
     followed: dict[tuple[Kind, str | None], int] = field(default_factory=dict)
     """By kind and namespace: up to which version its events have been taken."""
     watch_health: Callable[[ObjectKey, float], None] = lambda store, seconds: None

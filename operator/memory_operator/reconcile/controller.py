@@ -11,7 +11,7 @@ from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import TOKEN_REVIEW, ReconcileKey, key_of
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
-from memory_operator.errors import MemoryOperatorError, Refused, TryLater
+from memory_operator.errors import Forbidden, MemoryOperatorError, NotFound, Refused, TryLater
 from memory_operator.reconcile.agent import reconcile_agent
 from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.model_api import reconcile_model_api
@@ -92,18 +92,31 @@ async def resync_kind(context: Context, kind: Kind, selector: str) -> tuple[int,
 
     Those whom a ghost means are enqueued, for they may be gone themselves.
     """
-    ghosts, changed = 0, set[ReconcileKey]()
+    ghosts, changed, places = 0, set[ReconcileKey](), kinds.places(kind, context.settings)
     there: dict[ObjectKey, str] = {}
     oldest: int | None = None
-    for namespace in kinds.places(kind, context.settings):
-        async for page in context.cluster.pages(kind, namespace, selector):
-            # Nobody holds a page for longer than this: all objects at once are several times the caches.
-            for body in page.items:
-                there[key_of(body)] = body["metadata"]["uid"]
-                changed |= context.take(kind, body)
-            context.listed[(kind, namespace)] = page.resource_version
-            oldest = page.resource_version if oldest is None else min(oldest, page.resource_version)
+    for namespace in places:
+        try:
+            async for page in context.cluster.pages(kind, namespace, selector):
+                # Nobody holds a page for longer than this: all objects at once are several times the caches.
+                for body in page.items:
+                    there[key_of(body)] = body["metadata"]["uid"]
+                    changed |= context.take(kind, body)
+                context.listed[(kind, namespace)] = page.resource_version
+                oldest = page.resource_version if oldest is None else min(oldest, page.resource_version)
+        except (Forbidden, NotFound) as error:
+            context.unlisted.add((kind, namespace))
+            if all((kind, place) in context.unlisted for place in places):
+                raise
+            # The Role of a namespace goes with it: that is no reason to leave the others.
+            context.metrics.lists_refused.labels(kind.name).inc()
+            fields = {"kind": kind.name, "namespace": namespace, "error": f"{type(error).__name__}: {error}"}
+            logger.warning("namespace not listed", extra=fields)
+        else:
+            context.unlisted.discard((kind, namespace))
     for key, uid in context.cache.missing(kind, there, oldest or 0):
+        if (kind, key.namespace) in context.unlisted:
+            continue
         ghosts += 1
         context.metrics.ghosts.labels(kind.name).inc()
         context.enqueue(context.cache.remove(kind, key, uid))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from e2e.cluster.clusters import LocalCluster
-from tests.integration.operator.processes import Reports, leading
+from tests.integration.operator.processes import OperatorProcess, Reports, leading
 from tests.integration.operator.test_process import bring_up, reports, store
 
 __all__ = ["reports"]
@@ -75,3 +75,30 @@ def test_an_operator_of_one_namespace_serves_it_and_touches_nothing_elsewhere(
     assert "status" not in other.get("memorystore", "notes")
     assert [item["metadata"]["name"] for kind in ("deployment", "service") for item in other.list(kind)] == []
     assert [line for line in operator.log() if line.get("level") in ("warning", "error")] == []
+
+
+def test_a_namespace_that_is_taken_away_leaves_the_others_served(
+    server: LocalCluster, namespace: str, elsewhere: str, reports: Reports, tmp_path: Path
+) -> None:
+    _, its_role, its_binding = role(elsewhere)
+    its_binding["subjects"] = [{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}]
+    server.kubectl.apply(*role(namespace), its_role, its_binding)
+    kubeconfig = server.kubeconfig_of(namespace, NAME)
+    settings = {"WATCH_NAMESPACES": f"{namespace},{elsewhere}", "NAMESPACE": namespace, "RESYNC_SECONDS": "5"}
+    kubectl = server.kubectl.in_namespace(namespace)
+
+    def is_refused(operator: OperatorProcess) -> bool:
+        return any(line.get("message") == "namespace not listed" for line in operator.log())
+
+    with leading(server, kubeconfig, tmp_path, "two-namespaces", reports, **settings) as operator:
+        bring_up(server, namespace, "served")
+        assert not is_refused(operator)
+        server.kubectl.in_namespace(elsewhere)("delete", "rolebinding", NAME)
+        server.wait_until("the refusal", lambda: is_refused(operator), explain=operator.text)
+        kubectl("delete", "service", "served-memory", "--wait=false")
+        server.wait_until(
+            "the service is back", lambda: kubectl.find("service", "served-memory"), explain=operator.text
+        )
+    with leading(server, kubeconfig, tmp_path, "one-is-gone", reports, **settings) as operator:
+        bring_up(server, namespace, "later")
+        assert is_refused(operator)

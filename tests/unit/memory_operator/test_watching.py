@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sized
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from aiohttp import web
 from kubernetes.aio import client as kube_client
 
 from memory_operator.cluster import kinds
-from memory_operator.cluster.client import KubernetesCluster
+from memory_operator.cluster.client import KubernetesCluster, Listing
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import Expired, KubernetesWatcher, WatchEvent
 from memory_operator.crd.base import ObjectKey
@@ -27,7 +29,7 @@ from memory_operator.reconcile.controller import resync
 from memory_operator.reconcile.strangers import Strangers
 from memory_operator.settings import OperatorSettings
 from tests.unit.memory_operator.test_io import Handler, listening
-from tests.unit.memory_operator.world import World
+from tests.unit.memory_operator.world import SETTINGS, World
 
 
 @asynccontextmanager
@@ -196,6 +198,65 @@ async def test_an_object_that_cannot_be_read_ends_neither_its_watch_nor_a_list(m
     world.get(kinds.SERVICE, "notes-memory")["metadata"]["resourceVersion"] = str(start + 7)
     await resync(world.context)
     assert world.context.metrics.lost_changes.labels("Service")._value.get() == 2
+
+
+async def test_a_served_namespace_that_may_not_be_read_is_left_as_it_was_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(replace(SETTINGS, watch_namespaces=("a", "b")))
+    store = await world.ready_store(access={"allowedNamespaces": {"names": ["b"]}})
+    world.agent(namespace="b", memoryStoreNamespace="a")
+    await world.settle()
+    pages = world.cluster.pages
+
+    async def refusing(kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
+        if namespace == "b":
+            raise Forbidden("the Role is gone with the namespace")
+        async for page in pages(kind, namespace, selector):
+            yield page
+
+    monkeypatch.setattr(world.cluster, "pages", refusing)
+    world.filter = lambda kind, event, body: False
+    world.cluster.remove(kinds.SERVICE, "a", "notes-memory")
+    world.filter = lambda kind, event, body: True
+    await resync(world.context)
+    await world.settle(5)
+    assert world.find(kinds.SERVICE, "notes-memory") is not None
+    assert "b.helper.json" in world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]
+    assert world.context.metrics.lists_refused.labels("AgentMemory")._value.get() == 1
+    await world.restart()
+    await world.settle(5)
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert "data" not in world.get(kinds.CONFIG_MAP, "notes-bindings-0"), "nobody knows of an agent there"
+    monkeypatch.setattr(world.cluster, "pages", pages)
+    await resync(world.context)
+    await world.settle(5)
+    assert world.context.unlisted == set()
+    assert "b.helper.json" in world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]
+
+
+async def test_an_operator_that_may_read_no_namespace_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(replace(SETTINGS, watch_namespaces=("a", "b")))
+
+    async def refusing(kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
+        raise Forbidden("Unauthorized")
+        yield
+
+    monkeypatch.setattr(world.cluster, "pages", refusing)
+    with pytest.raises(Forbidden):
+        await resync(world.context)
+
+
+async def test_what_could_not_be_listed_is_followed_from_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script([Forbidden("not yet")])
+    await played(World(), script, monkeypatch)
+    assert script.opened == [0, 0]
+
+
+def test_kopf_never_gives_up_on_one_of_several_namespaces() -> None:
+    endless = kopf_settings(OperatorSettings(watch_namespaces=("a",))).networking.error_backoffs
+    assert not isinstance(endless, Sized | float)
+    assert list(itertools.islice(endless, 1000)) == [1, 2, 4, *[8] * 20, *[60] * 977]
 
 
 async def test_a_watch_that_fails_as_nobody_has_thought_of_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
