@@ -414,6 +414,7 @@ def test_people_who_may_view_or_edit_a_namespace_may_do_so_with_our_kinds(templa
     view, edit = (only(template(), "ClusterRole", f"memplane-{name}") for name in ("view", "edit"))
     assert view["rules"][0]["verbs"] == ["get", "list", "watch"]
     assert "rbac.authorization.k8s.io/aggregate-to-view" not in edit["metadata"]["labels"]
+    assert {"memorystores/scale", "agentmemories/scale"} <= set(edit["rules"][0]["resources"])
     assert {kind.plural for kind in kinds.OWN} <= set(view["rules"][0]["resources"]) & set(
         edit["rules"][0]["resources"]
     )

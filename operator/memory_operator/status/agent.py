@@ -187,6 +187,9 @@ def agent_status(agent: AgentMemory, snapshot: AgentSnapshot, now: datetime, hys
         content["bindingConfigMap"] = names.agent_binding(agent.id.name)
         if _is_bound(agent, snapshot):
             content["bound"] = True
+    if agent.spec.agent.template is not None and snapshot.deployment is not None:
+        content["replicas"] = snapshot.deployment.replicas
+        content["selector"] = f"{names.AGENT_LABEL}={agent.id.name}"
     if snapshot.endpoint is not None:
         content["endpoint"] = snapshot.endpoint
     if snapshot.has_started:

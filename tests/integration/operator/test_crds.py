@@ -477,6 +477,17 @@ def test_columns_short_names_and_the_category_work(server: LocalCluster, namespa
     assert "agentmemory.memplane.dev/shown" in everything
 
 
+def test_a_store_with_a_number_and_a_templated_agent_can_be_scaled(server: LocalCluster, namespace: str) -> None:
+    kubectl = server.kubectl.in_namespace(namespace)
+    kubectl.apply(full(external(replicas=2), namespace, "scaled"), full(templated(), namespace, "scaled"))
+    for plural, wanted in (("memorystores", 2), ("agentmemories", 1)):
+        path = f"/apis/memplane.dev/v1alpha1/namespaces/{namespace}/{plural}/scaled/scale"
+        assert json.loads(kubectl("get", "--raw", path))["spec"]["replicas"] == wanted
+        kubectl("scale", f"{plural}/scaled", "--replicas=3")
+    assert kubectl.get("memorystore", "scaled")["spec"]["replicas"] == 3
+    assert kubectl.get("agentmemory", "scaled")["spec"]["agent"]["replicas"] == 3
+
+
 def test_fields_that_are_often_asked_for_can_be_selected(server: LocalCluster, namespace: str) -> None:
     kubectl = server.kubectl.in_namespace(namespace)
     kubectl.apply(

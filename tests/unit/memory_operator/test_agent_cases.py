@@ -51,6 +51,15 @@ async def test_local_memory_is_never_degraded(world: World) -> None:
     assert world.find(kinds.CONFIG_MAP, "alone-memory") is None
 
 
+async def test_an_agent_that_the_operator_runs_says_how_many_pods_there_are_and_by_which_labels(world: World) -> None:
+    await running(world)
+    status = world.get(kinds.AGENT_MEMORY, "helper")["status"]
+    assert (status["replicas"], status["selector"]) == (1, "memplane.dev/agent=helper")
+    world.agent("bound")
+    await world.settle(60)
+    assert not {"replicas", "selector"} & set(world.get(kinds.AGENT_MEMORY, "bound")["status"])
+
+
 async def test_first_creation_waits_for_a_missing_store(world: World) -> None:
     agent = world.agent(agent=TEMPLATE)
     await world.settle()
