@@ -564,6 +564,21 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
     assert asked - known_metrics() == set()
 
 
+def test_the_dashboard_shows_what_waits_to_be_rolled_out_and_no_panel_lies_on_another() -> None:
+    panels = json.loads((CHART / "files" / "dashboard.json").read_text())["panels"]
+    shown = {target["expr"]: panel["title"] for panel in panels for target in panel.get("targets", ())}
+    assert shown["max(memplane_operator_rollouts_waiting)"] == "Roll-outs that wait"
+    taken = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
 def test_alerts_and_dashboard_select_by_labels_that_exist() -> None:
     labels = {f"{PREFIX}{metric.name}": set(metric.labels) for metric in METRICS}
     for name, collector in Metrics().registry._names_to_collectors.items():
