@@ -8,7 +8,8 @@ tests/unit/memory_operator/soak.py: some two hundred watch events in a namespace
 pods that are silent, deletions that no watch sees, resyncs. The second is a real operator with its client and its
 watches, against a real API server: a round makes ten stores with fifty bindings in a namespace, waits until all are
 Ready, scales the stores to nothing and back, and deletes the namespace. Python looks for garbage once 20,000 objects
-more than before are there, so that a process grows by some MiB before it is level.
+more than before are there, and each fifth time among what was in use the last time: a process grows by some MiB, for
+some 15,000 events, before it is level.
 
 Printed is what grew for each 1,000 events after the warm-up, of a process in the second half of its rounds: resident
 memory and, with --trace, what Python has allocated. What the operator must not keep is asserted by

@@ -56,8 +56,9 @@ def main() -> int:
         return 2
     logs.configure(settings.log_level)
     # What was imported stays, and a cache of thousands of objects is no garbage: neither is walked through each time.
+    # What was in use in one look is garbage by the next but one; with rarer looks it would pile up for days.
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(20_000, 5, 10)
     try:
         _run(process.run(settings))
     except LeadershipLost as error:

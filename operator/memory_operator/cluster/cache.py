@@ -24,7 +24,7 @@ from memory_operator.crd.base import JsonObject, ObjectKey
 from memory_operator.crd.conditions import ConditionType
 from memory_operator.desired.plan import ChildKey
 
-_CONDITIONS: Final = 4096
+_CONDITIONS: Final = 1024
 """How many different conditions are kept for all objects; what is said more seldom is kept with each of them."""
 
 
