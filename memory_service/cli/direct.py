@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memory_service.cli.connection import Exit, unavailable
@@ -12,7 +15,7 @@ from memory_service.cli.service import fail
 
 if TYPE_CHECKING:
     from memory_service.cli.transfer import Door
-    from memory_service.contract.config import ServiceConfig
+    from memory_service.contract.config import ServiceConfig, StorageConfig
 
 OPEN_SECONDS = 30.0
 """How long a database may take to answer; an export of one that does not is not worth waiting for."""
@@ -55,13 +58,21 @@ def opened(config: ServiceConfig) -> Iterator[Door]:
                 answer = loop.run(admin.import_lines(runtime.services(), caller, request))
                 return answer.imported, answer.skipped, answer.tombstoned
 
-            yield Door(fetch, store)
+            yield Door(fetch, store, _place(config.storage))
         except Unavailable as error:
             unavailable(error.detail)
         except MemoryServiceError as error:
             fail(f"refused: {error}", Exit.REFUSED, error)
         finally:
             loop.run(runtime.__aexit__(None, None, None))
+
+
+def _place(storage: StorageConfig) -> str:
+    """Return where a store lies; of a DSN, which may hold a password, a digest."""
+    if storage.type.value == "local":
+        return str(Path(storage.data_dir).resolve()) if storage.data_dir else "the platform's data folder"
+    named = [storage.dsn, storage.dsn_file, storage.schema_name]
+    return f"postgres {hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]}"
 
 
 async def _entered(runtime: Any, config: ServiceConfig) -> Any:

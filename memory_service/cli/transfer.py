@@ -2,11 +2,13 @@
 
 Both go through the admin routes of a service, or, with storage flags, to a store that is not being served. How far
 they are is kept beside the file in `<file>.state`, written after the lines that it speaks of are safe; a run that is
-interrupted goes on from there, and the state is removed at the end. Importing a line twice changes nothing.
+interrupted goes on from there, and the state is removed at the end. It names the store and, for an import, the file:
+with another one it is refused. Importing a line twice changes nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,16 +30,24 @@ PAGE_LINES = 500
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of one import request: half of what the service reads, since JSON may escape some letters."""
 
+_EXPORT: Mapping[str, Any] = {"what": "export", "store": "", "cursor": "", "bytes": 0, "lines": 0}
+_IMPORT: Mapping[str, Any] = {
+    "what": "import", "store": "", "size": 0, "first_line": "",
+    "bytes": 0, "lines": 0, "imported": 0, "skipped": 0, "tombstoned": 0,
+}  # fmt: skip
+"""What a state holds, by type; an import begins with these."""
+
 Fetch = Callable[[str | None], tuple[Sequence[Mapping[str, Any]], str | None]]
 Store = Callable[[Sequence[Mapping[str, Any]]], tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """A store, as exports and imports use it."""
+    """A store, as exports and imports use it. `place` is where it was found, without secrets."""
 
     fetch: Fetch
     store: Store
+    place: str
 
 
 @click.command(short_help="Write everything in a store to a file.")
@@ -48,7 +58,7 @@ class Door:
 def export(connection: Connection, file: str, restart: bool, **storage: Any) -> None:
     """Write everything in a store to FILE, as JSON lines. An interrupted run goes on where it stopped."""
     path, state_path = Path(file), Path(f"{file}.state")
-    state = None if restart else _read_state(state_path, "export")
+    state = None if restart else _read_state(state_path, _EXPORT)
     if state is None and path.exists() and not restart:
         raise click.UsageError(f"{file!r} exists; name another file, or --restart to write it anew")
     cursor: str | None = None if state is None else state["cursor"]
@@ -56,7 +66,8 @@ def export(connection: Connection, file: str, restart: bool, **storage: Any) -> 
     lines = 0 if state is None else state["lines"]
     if state is not None and (not path.exists() or path.stat().st_size < size):
         raise click.UsageError(f"{file!r} is shorter than its state says; begin anew with --restart")
-    with _door(connection, storage) as door, _progress(connection) as progress:
+    with _door(connection, storage) as door, _progress(connection) as progress, _usable(file):
+        _refuse_another(state, state_path, store=door.place)
         task = progress.add_task("export", total=None, completed=lines)
         handle = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         with open(handle, "r+b") as out:
@@ -72,7 +83,8 @@ def export(connection: Connection, file: str, restart: bool, **storage: Any) -> 
                 progress.update(task, completed=lines)
                 if cursor is None:
                     break
-                _write_state(state_path, {"what": "export", "cursor": cursor, "bytes": out.tell(), "lines": lines})
+                done = {"what": "export", "store": door.place, "cursor": cursor, "bytes": out.tell(), "lines": lines}
+                _write_state(state_path, done)
     state_path.unlink(missing_ok=True)
     _report(connection, f"exported {lines} line(s) to {file}", {"lines": lines, "file": file})
 
@@ -87,11 +99,12 @@ def import_(connection: Connection, file: str, restart: bool, **storage: Any) ->
     path, state_path = Path(file), Path(f"{file}.state")
     if not path.is_file():
         raise click.UsageError(f"{file!r} is no file that can be read")
-    state = None if restart else _read_state(state_path, "import")
-    done: dict[str, Any] = {"what": "import", "bytes": 0, "lines": 0, "imported": 0, "skipped": 0, "tombstoned": 0}
-    if state is not None:
-        done |= state
-    with _door(connection, storage) as door, _progress(connection) as progress:
+    state = None if restart else _read_state(state_path, _IMPORT)
+    done: dict[str, Any] = {**_IMPORT, **(state or {})}
+    with _door(connection, storage) as door, _progress(connection) as progress, _usable(file):
+        marks = {"store": door.place, **_marks(path)}
+        _refuse_another(state, state_path, **marks)
+        done |= marks
         task = progress.add_task("import", total=path.stat().st_size, completed=done["bytes"])
         with open(path, "rb") as source:
             source.seek(done["bytes"])
@@ -165,7 +178,29 @@ def _door(connection: Connection, storage: Mapping[str, Any]) -> Iterator[Door]:
             answer = client.admin.import_lines(lines)
             return answer.imported, answer.skipped, answer.tombstoned
 
-        yield Door(fetch, store)
+        yield Door(fetch, store, client.binding.endpoint)
+
+
+def _marks(path: Path) -> dict[str, Any]:
+    """Return what tells an export from another one of the same name."""
+    with open(path, "rb") as source:
+        return {"size": path.stat().st_size, "first_line": hashlib.sha256(source.readline()).hexdigest()}
+
+
+def _refuse_another(state: Mapping[str, Any] | None, path: Path, **marks: Any) -> None:
+    """End the command where the state speaks of another store or another file."""
+    for name, mark in marks.items():
+        if state is not None and state[name] != mark:
+            what = f"the store at {state[name]}, not at {mark}" if name == "store" else "another file of this name"
+            raise click.UsageError(f"{str(path)!r} is of {what}; begin anew with --restart")
+
+
+@contextmanager
+def _usable(file: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise click.UsageError(f"{file!r} cannot be used: {error}") from error
 
 
 def _progress(connection: Connection) -> Progress:
@@ -190,15 +225,19 @@ def _report(connection: Connection, sentence: str, counts: Mapping[str, Any]) ->
         output.line(sentence)
 
 
-def _read_state(path: Path, what: str) -> dict[str, Any] | None:
+def _read_state(path: Path, expected: Mapping[str, Any]) -> dict[str, Any] | None:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise click.UsageError(f"{str(path)!r} cannot be read: {error}; begin anew with --restart") from error
-    if not isinstance(state, dict) or state.get("what") != what:
-        raise click.UsageError(f"{str(path)!r} is not the state of an {what}; begin anew with --restart")
+    if (
+        not isinstance(state, dict)
+        or state.get("what") != expected["what"]
+        or any(type(state.get(name)) is not type(value) for name, value in expected.items())
+    ):
+        raise click.UsageError(f"{str(path)!r} is not the state of an {expected['what']}; begin anew with --restart")
     return state
 
 

@@ -255,6 +255,51 @@ def test_an_interrupted_import_goes_on_where_it_stopped(server: MemoryServer, tm
     assert (again["imported"], again["skipped"]) == (0, 1_800)
 
 
+@pytest.mark.parametrize("change", ["another store", "another file", "no mark"])
+def test_an_interrupted_import_goes_on_with_its_own_store_and_file_alone(
+    change: str, server: MemoryServer, tmp_path: Path
+) -> None:
+    first, second = Store(1_800), Store(1_800)
+    server.always = first.act
+    file, state = tmp_path / "in.jsonl", tmp_path / "in.jsonl.state"
+    file.write_text("".join(json.dumps(line) + "\n" for line in first.lines))
+    first.fail_at = 1
+    assert run("import", str(file), "--timeout", "0.5").exit_code == 3
+    with MemoryServer() as other:
+        other.always = second.act
+        where = ["--server", other.url] if change == "another store" else []
+        if change == "another file":
+            file.write_text("".join(json.dumps({**line, "text": "other"}) + "\n" for line in first.lines))
+        if change == "no mark":
+            state.write_text(json.dumps({"what": "import", "bytes": 10}))
+        first.fail_at = None
+        before = len(first.imported)
+        refused = run("import", str(file), *where)
+        assert (refused.exit_code, len(first.imported), second.imported) == (2, before, [])
+        assert "--restart" in refused.stderr
+        assert run("import", str(file), "--restart", *where).exit_code == 0
+        assert len((second if where else first).imported) >= 1_800
+
+
+def test_an_interrupted_export_goes_on_with_its_own_store_alone(server: MemoryServer, tmp_path: Path) -> None:
+    store = Store(1_800)
+    server.always = store.act
+    file = tmp_path / "out.jsonl"
+    store.fail_at = 2
+    assert run("export", str(file), "--timeout", "0.5").exit_code == 3
+    with MemoryServer() as other:
+        refused = run("export", str(file), "--server", other.url)
+        assert (refused.exit_code, other.requests) == (2, [])
+        assert server.url in refused.stderr
+
+
+def test_a_file_that_cannot_be_written_is_a_sentence(server: MemoryServer, tmp_path: Path) -> None:
+    server.always = Store(1).act
+    refused = run("export", str(tmp_path / "nowhere" / "out.jsonl"))
+    assert refused.exit_code == 2
+    assert "cannot be used" in refused.stderr
+
+
 def test_a_line_that_is_none_stops_an_import_with_its_number(server: MemoryServer, tmp_path: Path) -> None:
     store = Store(0)
     server.always = store.act
