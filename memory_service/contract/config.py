@@ -6,10 +6,10 @@ Secrets are never in it: a field whose name ends in `File` names a file that hol
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from memory_service.contract.base import FileModel
 
@@ -39,7 +39,9 @@ class StorageType(StrEnum):
 class StorageConfig(FileModel):
     """Where memory lives."""
 
-    type: StorageType = StorageType.LOCAL
+    type: StorageType = Field(
+        default=StorageType.LOCAL, description="Unset: `external` where a DSN or its file is given, else `local`."
+    )
     data_dir: str | None = Field(
         default=None, description="local: the folder; the platform's user data folder if unset."
     )
@@ -52,6 +54,28 @@ class StorageConfig(FileModel):
         default="", max_length=400, description="The store's namespace and name; finds schemas of its predecessors."
     )
     pool_size: Annotated[int, Field(ge=1, le=100)] = 8
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_dsn_means_external(cls, given: Any) -> Any:
+        is_external = isinstance(given, dict) and any(given.get(name) for name in ("dsn", "dsn_file", "dsnFile"))
+        return {**given, "type": StorageType.EXTERNAL} if is_external and "type" not in given else given
+
+    @field_validator("data_dir")
+    @classmethod
+    def _a_folder_is_local(cls, folder: str | None, info: ValidationInfo) -> str | None:
+        if folder is not None and info.data.get("type") is StorageType.EXTERNAL:
+            raise ValueError("no folder with a database: leave it out, or set `type: local` and give no DSN")
+        return folder
+
+    @field_validator("dsn", "dsn_file")
+    @classmethod
+    def _a_database_is_external(cls, place: str | None, info: ValidationInfo) -> str | None:
+        if place is not None and info.data.get("type") is StorageType.LOCAL:
+            raise ValueError("no database with `type: local`: leave it out, or set `type: external`")
+        if place is not None and info.data.get("dsn") is not None:
+            raise ValueError("one place is expected: give `dsn` or `dsnFile`")
+        return place
 
 
 class ChatConfig(FileModel):
@@ -256,6 +280,13 @@ class ServerConfig(FileModel):
     max_in_flight: Annotated[int, Field(ge=1)] = 256
     grace_seconds: Annotated[float, Field(ge=0)] = 25
 
+    @field_validator("metrics_port")
+    @classmethod
+    def _metrics_have_a_port_of_their_own(cls, port: int | None, info: ValidationInfo) -> int | None:
+        if port is not None and port == info.data.get("port"):
+            raise ValueError("another port than `port` is expected; leave it out to serve /metrics on that one")
+        return port
+
 
 class WorkerMode(StrEnum):
     """`inline`: jobs run in the serving process. `separate`: by `memplane work` (external storage only)."""
@@ -316,4 +347,6 @@ class ServiceConfig(FileModel):
             )
         if self.worker.mode is WorkerMode.SEPARATE and self.storage.type is StorageType.LOCAL:
             raise ValueError("worker.mode `separate` needs storage.type `external`: one process owns a local folder")
+        if self.medium_term.enabled and self.models.chat.url is None:
+            raise ValueError("mediumTerm.enabled needs models.chat: a chat model writes the digests")
         return self

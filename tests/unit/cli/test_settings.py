@@ -80,6 +80,29 @@ def test_a_dsn_means_external_and_a_folder_means_local() -> None:
     assert (external.type, external.dsn, external.dsn_file) == (StorageType.EXTERNAL, "postgresql://new/d", None)
 
 
+@pytest.mark.parametrize("name", ["dsn", "dsnFile"])
+def test_a_dsn_in_a_file_means_external(name: str) -> None:
+    assert layer({"storage": {name: "postgresql://h/d"}}, {}, {}).config.storage.type is StorageType.EXTERNAL
+
+
+@pytest.mark.parametrize(
+    ("file", "field"),
+    [
+        ({"storage": {"type": "local", "dsn": "postgresql://h/d"}}, "storage.dsn"),
+        ({"storage": {"type": "local", "dsnFile": "/dsn"}}, "storage.dsnFile"),
+        ({"storage": {"type": "external", "dataDir": "/data"}}, "storage.dataDir"),
+        ({"storage": {"dataDir": "/data", "dsnFile": "/dsn"}}, "storage.dataDir"),
+        ({"storage": {"dsn": "postgresql://h/d", "dsnFile": "/dsn"}}, "storage.dsnFile"),
+        ({"server": {"port": 9000, "metricsPort": 9000}}, "server.metricsPort"),
+        ({"mediumTerm": {"enabled": True}}, "mediumTerm.enabled"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_by_name(file: dict[str, Any], field: str) -> None:
+    with pytest.raises(SettingsError, match=field) as refused:
+        layer(file, {}, {})
+    assert "h/d" not in str(refused.value)
+
+
 def test_two_places_in_one_layer_are_refused() -> None:
     with pytest.raises(SettingsError, match="MEMPLANE_DATA_DIR and MEMPLANE_DSN"):
         layer(None, {"MEMPLANE_DSN": "postgresql://h/d", "MEMPLANE_DATA_DIR": "/d"}, {})
