@@ -218,7 +218,7 @@ def test_an_interrupted_export_goes_on_where_it_stopped(server: MemoryServer, tm
     server.always = store.act
     file = tmp_path / "out.jsonl"
     store.fail_at = 2
-    assert run("export", str(file), "--timeout", "0.5").exit_code == 3
+    assert run("export", str(file)).exit_code == 3
     with file.open("ab") as out:
         out.write(b'{"half a li')  # what a crash between two states leaves
     store.fail_at = None
@@ -237,7 +237,7 @@ def test_an_interrupted_import_goes_on_where_it_stopped(server: MemoryServer, tm
     file = tmp_path / "in.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in store.lines))
     store.fail_at = 2
-    assert run("import", str(file), "--timeout", "0.5").exit_code == 3
+    assert run("import", str(file)).exit_code == 3
     assert len(store.imported) == 2 * transfer.PAGE_LINES
     store.fail_at = None
     store.pages = 0
@@ -264,7 +264,7 @@ def test_an_interrupted_import_goes_on_with_its_own_store_and_file_alone(
     file, state = tmp_path / "in.jsonl", tmp_path / "in.jsonl.state"
     file.write_text("".join(json.dumps(line) + "\n" for line in first.lines))
     first.fail_at = 1
-    assert run("import", str(file), "--timeout", "0.5").exit_code == 3
+    assert run("import", str(file)).exit_code == 3
     with MemoryServer() as other:
         other.always = second.act
         where = ["--server", other.url] if change == "another store" else []
@@ -286,7 +286,7 @@ def test_an_interrupted_export_goes_on_with_its_own_store_alone(server: MemorySe
     server.always = store.act
     file = tmp_path / "out.jsonl"
     store.fail_at = 2
-    assert run("export", str(file), "--timeout", "0.5").exit_code == 3
+    assert run("export", str(file)).exit_code == 3
     with MemoryServer() as other:
         refused = run("export", str(file), "--server", other.url)
         assert (refused.exit_code, other.requests) == (2, [])
