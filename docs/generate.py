@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -348,9 +349,83 @@ def _bounds(schema: Mapping[str, Any], of: str = "Length") -> str:
     high = schema.get(f"max{of}", schema.get("maximum"))
     if low is None and high is None:
         return ""
-    if high is None:
-        return f" (from {low})"
-    return f" ({low} to {high})" if low is not None else f" (at most {high})"
+    said = f"from {low}" if high is None else f"{low} to {high}" if low is not None else f"at most {high}"
+    return f", {said} of them" if of == "Items" else f" ({said})"
+
+
+# Kinds ---------------------------------------------------------------------------------------------------------------
+
+KINDS = {"MemoryStore": "memorystores", "AgentMemory": "agentmemories", "ModelAPI": "modelapis"}
+AS_IN_KUBERNETES = {
+    *("affinity", "tolerations", "topologySpreadConstraints", "imagePullSecrets", "selector", "conditions"),
+    *("env", "envFrom", "ports", "resources", "securityContext", "volumeMounts", "volumes"),
+    *("livenessProbe", "readinessProbe", "startupProbe"),
+}
+"""Fields that Kubernetes' own documentation explains: one row each, which names what of them is taken."""
+NO_BOUNDS = dict.fromkeys(("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"))
+"""In a status, which nobody writes by hand."""
+
+
+def definition(kind: str) -> Mapping[str, Any]:
+    """Return the schema of a kind of ours, as its CRD has it."""
+    file = DOCS.parent / "crds" / f"memplane.dev_{KINDS[kind]}.yaml"
+    loaded: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = loaded["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+def fields(schema: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """Yield path, schema and whether it is required of every field below an object."""
+    for name, about in schema.get("properties", {}).items():
+        yield f"{above}{name}", about, name in schema.get("required", ())
+        if name not in AS_IN_KUBERNETES:
+            yield from fields(about, f"{above}{name}.")
+            yield from fields(about.get("items", {}), f"{above}{name}[].")
+
+
+def _fields_of(kind: str) -> str:
+    parts = []
+    for part in ("spec", "status"):
+        rows = []
+        for path, about, is_required in fields(definition(kind)["properties"][part]):
+            default = "required" if is_required else f"`{json.dumps(about['default'])}`" if "default" in about else ""
+            says = about.get("description", "").replace("<", "\\<")
+            below = about.get("properties") or about.get("items", {}).get("properties")
+            if path.rpartition(".")[2] in AS_IN_KUBERNETES and below:
+                says += f" As in Kubernetes, of which these are taken: {', '.join(f'`{one}`' for one in below)}."
+            row = (f"`{path}`", _schema(about), default, says)
+            rows.append(row if part == "spec" else (row[0], _schema({**about, **NO_BOUNDS}), row[3]))
+        columns = ("field", "type", "default", "meaning") if part == "spec" else ("field", "type", "meaning")
+        parts.append(f"### {kind}: {part}\n\n{table(columns, rows)}")
+        if part == "spec" and (said := dict.fromkeys(_rules(definition(kind)))):
+            parts.append("Refused with these sentences:\n\n" + "".join(f"- {cell(one)}\n" for one in said))
+    return "\n".join(parts)
+
+
+def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        yield rule["message"]
+    for name, below in schema.get("properties", {}).items():
+        if name not in AS_IN_KUBERNETES:
+            yield from _rules(below)
+    for holder in ("items", "additionalProperties"):
+        if isinstance(schema.get(holder), Mapping):
+            yield from _rules(schema[holder])
+
+
+def kind_memory_store() -> str:
+    """Return every field of a MemoryStore."""
+    return _fields_of("MemoryStore")
+
+
+def kind_agent_memory() -> str:
+    """Return every field of an AgentMemory."""
+    return _fields_of("AgentMemory")
+
+
+def kind_model_api() -> str:
+    """Return every field of a ModelAPI."""
+    return _fields_of("ModelAPI")
 
 
 # Client --------------------------------------------------------------------------------------------------------------
@@ -495,6 +570,9 @@ REGIONS: Mapping[str, Callable[[], str]] = {
     "reasons-of-parts": reasons_of_parts,
     "http-routes": http_routes,
     "http-bodies": http_bodies,
+    "kind-memory-store": kind_memory_store,
+    "kind-agent-memory": kind_agent_memory,
+    "kind-model-api": kind_model_api,
     "client-verbs": client_verbs,
     "client-results": client_results,
     "client-tools": client_tools,

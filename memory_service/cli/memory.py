@@ -248,7 +248,8 @@ def forget(
     connection: Connection, scope: str | None, session_id: str | None, yes: bool, idempotency_key: str | None
 ) -> None:
     """Erase what is remembered at a scope that you own. It cannot be brought back."""
-    what = f"session {session_id!r}" if session_id is not None else f"everything at scope {scope or 'of the binding'!r}"
+    where = "the binding's own scope" if scope is None else f"the scope {scope!r}"
+    what = f"the session {session_id!r}" if session_id is not None else f"everything at {where}"
     if not yes:
         click.confirm(f"Erase {what}? It cannot be brought back.", abort=True, err=True)
     with connection.client() as client:

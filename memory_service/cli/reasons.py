@@ -148,7 +148,10 @@ OF_SERVICE: Final[Mapping[str, Advice]] = {
         "the chat model does not answer", "look at its endpoint; turns wait to be extracted", (_LOGS,)
     ),
     "ModelUnauthorized": Advice("a model endpoint refuses the key", "put a good key into its file"),
-    "JobsDead": Advice("jobs failed too often", "`memplane jobs list --state dead`, then `memplane admin replay`"),
+    "JobsDead": Advice(
+        "jobs failed too often",
+        "mend what the store's log says under `job failed`, then `memplane admin replay`",
+    ),
     "JobsLate": Advice("the oldest due job waits for more than 5 minutes", "add workers, or look at the model"),
     "BindingsStale": Advice(
         "the bindings or the tokens file cannot be read; the last good ones are used", "mend them", (_LOGS,)

@@ -7,6 +7,7 @@ How a page says what is what (CONTRIBUTING tells writers):
     ```text               what the block above prints, in order; `…` stands for anything
     ```python agent.py    a file of this name (any language); it is saved, and commands use it
     ```sh cluster         commands that are run where there is a cluster
+    ```sh cluster service one of them that keeps running: a port that is forwarded
     ```sh example         shown, and not run
     <!-- stop the service -->
 
@@ -31,6 +32,7 @@ from typing import Self
 
 LIMIT_SECONDS = 120.0
 _FENCE = re.compile(r"^```(\w+)?[ ]?([^\n]*)\n(.*?)^```$|^<!-- (stop) the service -->$", re.DOTALL | re.MULTILINE)
+_LISTENS = re.compile(rb"listening on (https?://\S+)\n|Forwarding from (127\.0\.0\.1:\d+) ")
 _READS = re.compile(
     r"^kubectl get\b|"
     r"^memplane (recall|list|receipt|sessions list|sessions show|jobs list|admin diagnostics|facts history)\b"
@@ -72,7 +74,7 @@ class Reader:
         *,
         replaced: Mapping[str, str] | None = None,
     ) -> None:
-        """`replaced` puts other texts into files: addresses that are the test's own."""
+        """`replaced` puts other texts into files and commands: addresses and names that are the test's own."""
         self._folder = folder
         self._replaced = replaced or {}
         programs = folder / ".programs"
@@ -113,26 +115,30 @@ class Reader:
         done = 0
         for number, block in enumerate(found):
             place = f"{page.name}, line {block.line}"
-            if block.about in ({"example", "cluster"} - {about}) or block.language == "text":
+            if block.about.split(" ")[0] in ({"example", "cluster"} - {about}) or block.language == "text":
                 continue
             if block.language == "stop":
                 self.stop()
             elif block.language == "sh":
                 following = found[number + 1] if number + 1 < len(found) else None
                 expected = following.body if following is not None and following.language == "text" else ""
-                if block.about == "service":
-                    self.serve(block.body.strip(), place)
+                if block.about == f"{about} service".strip():
+                    self.serve(self._own(block.body).strip(), place)
+                elif about and block.about != about:
+                    continue
                 else:
                     assert block.about == about, f"{place}: {block.about!r} is no kind of block"
-                    self.run(block.body, expected, place)
+                    self.run(self._own(block.body), expected, place)
                 done += 1
             else:
                 assert block.about, f"{place}: name the file that this block is"
-                body = block.body
-                for text, own in self._replaced.items():
-                    body = body.replace(text, own)
-                (self._folder / block.about).write_text(body, encoding="utf-8")
+                (self._folder / block.about).write_text(self._own(block.body), encoding="utf-8")
         return done
+
+    def _own(self, body: str) -> str:
+        for text, own in self._replaced.items():
+            body = body.replace(text, own)
+        return body
 
     def run(self, commands: str, expected: str, place: str) -> None:
         """Run commands and compare what they print."""
@@ -167,27 +173,27 @@ class Reader:
             ["bash", "-c", f"[ ! -f .exports ] || . ./.exports\nexec {command}"],
             cwd=self._folder,
             env=self._env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
         endpoint = self._endpoint(self._service, place)
         # A service that is started again keeps its address, as it does on a reader's machine.
         self._env |= {"MEMPLANE_ENDPOINT": endpoint, "MEMPLANE_PORT": endpoint.rsplit(":", 1)[1]}
 
     def _endpoint(self, service: subprocess.Popen[bytes], place: str) -> str:
-        assert service.stderr is not None
+        assert service.stdout is not None
         said = b""
         until = time.monotonic() + LIMIT_SECONDS
         with selectors.DefaultSelector() as waiting:
-            waiting.register(service.stderr, selectors.EVENT_READ)
+            waiting.register(service.stdout, selectors.EVENT_READ)
             while time.monotonic() < until and waiting.select(until - time.monotonic()):
-                piece = os.read(service.stderr.fileno(), 65_536)
+                piece = os.read(service.stdout.fileno(), 65_536)
                 if not piece:
                     break
                 said += piece
-                found = re.search(rb"listening on (http://[^\s]+)\n", said)
+                found = _LISTENS.search(said)
                 if found:
-                    return found.group(1).decode()
+                    return found.group(1).decode() if found.group(1) else f"http://{found.group(2).decode()}"
         raise AssertionError(f"{place}: the service does not listen:\n{said.decode(errors='replace')}")
 
     def stop(self) -> None:
@@ -197,7 +203,7 @@ class Reader:
             return
         service.send_signal(signal.SIGINT)
         try:
-            _, rest = service.communicate(timeout=LIMIT_SECONDS)
+            rest, _ = service.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             service.kill()
             service.communicate()

@@ -15,6 +15,9 @@ import pytest
 import yaml
 
 from memory_operator.crd import conditions
+from memory_operator.crd.agent_memory import AgentMemorySpec
+from memory_operator.crd.memory_store import MemoryStoreSpec
+from memory_operator.crd.model_api import ModelApiSpec
 from memory_operator.metrics import Metrics as OperatorMetrics
 from memory_service.api.problems import STATUS
 from memory_service.client.errors import UnavailableReason
@@ -28,7 +31,8 @@ from memory_service.domain.scopes import SkipReason
 from memory_service.observability.metrics import METRICS
 from tests.packaging.pages import blocks
 
-LANGUAGES = {"sh", "text", "python", "yaml", "stop"}
+LANGUAGES = {"sh", "bash", "text", "python", "yaml", "json", "stop"}
+KINDS_OF_COMMANDS = {"", "service", "cluster", "cluster service", "example"}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +56,11 @@ def rows(page: Path, heading: str | None = None) -> list[list[str]]:
     text = page.read_text(encoding="utf-8")
     if heading is not None:
         text = text.split(f"\n## {heading}", 1)[1].split("\n## ", 1)[0]
+    return rows_of(text)
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of a text's tables."""
     found = [line for line in text.splitlines() if line.startswith("| `")]
     return [[cell.strip().replace("`", "") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found]
 
@@ -93,6 +102,17 @@ def _leaves(data: dict[str, object], above: tuple[str, ...] = ()) -> Iterable[tu
             yield from _leaves(value, (*above, name))
         else:
             yield (*above, name)
+
+
+def test_the_page_of_the_kinds_has_every_field_of_the_operators_models(repository: Path) -> None:
+    text = (repository / "docs/reference/kinds.md").read_text(encoding="utf-8")
+    for kind, spec in (
+        ("MemoryStore", MemoryStoreSpec),
+        ("AgentMemory", AgentMemorySpec),
+        ("ModelAPI", ModelApiSpec),
+    ):
+        shown = names(rows_of(text.split(f"### {kind}: spec\n", 1)[1].split("\n### ", 1)[0]))
+        assert {field.alias or name for name, field in spec.model_fields.items()} <= shown, kind
 
 
 def test_the_problem_page_has_every_type_with_its_status_and_title(repository: Path) -> None:
@@ -197,7 +217,11 @@ def test_variables_in_the_pages_are_read_by_the_code(repository: Path) -> None:
 
 
 def test_settings_in_the_pages_exist(generate: ModuleType, repository: Path) -> None:
+    """Settings of a service, or fields of a kind's spec: some sections have both, under names of their own."""
     known = {path for path, *_ in generate.settings()}
+    for kind in generate.KINDS:
+        spec = generate.definition(kind)["properties"]["spec"]
+        known |= {path.replace("[]", "") for path, *_ in generate.fields(spec)}
     sections = {path.split(".")[0] for path in known}
     for page in pages(repository):
         for name in set(
@@ -223,6 +247,8 @@ def test_every_block_says_what_it_is(repository: Path) -> None:
         for block in found:
             place = f"{page.name}, line {block.line}"
             assert block.language in LANGUAGES, f"{place}: {block.language!r}"
+            if block.language == "sh":
+                assert block.about in KINDS_OF_COMMANDS, f"{place}: {block.about!r}"
             if block.language == "python":
                 assert block.about, f"{place}: name the file, so that it is run"
                 ast.parse(block.body)

@@ -30,3 +30,12 @@ def test_a_reader_notices_a_command_that_fails(repository: Path, tmp_path: Path)
     page.write_text("```sh\nexport COLOUR=red\n```\n\n```sh\ntest $COLOUR = red\nfalse\n```\n")
     with Reader(tmp_path / "folder", repository) as reader, pytest.raises(AssertionError, match="line 5: exit code 1"):
         reader.follow(page)
+
+
+def test_a_reader_with_a_cluster_does_what_is_for_one_and_nothing_else(repository: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```sh\nfalse\n```\n\n```sh cluster\necho default\n```\n\n```text\nown\n```\n\n```sh example\nfalse\n```\n"
+    )
+    with Reader(tmp_path / "folder", repository, replaced={"default": "own"}) as reader:
+        assert reader.follow(page, about="cluster") == 1

@@ -10,7 +10,7 @@ from tests.fakes.model_server import ModelServer
 from tests.packaging.pages import Reader
 
 PAGES = Path("docs/how-to")
-ALONE = ("write-an-agent", "degraded-answers", "erase-a-person", "export-and-import", "static-tokens")
+ALONE = ("write-an-agent", "degraded-answers", "erase-a-person", "export-and-import", "static-tokens", "tls")
 
 
 @pytest.mark.parametrize("page", ALONE)
@@ -34,8 +34,15 @@ def test_a_reader_of_the_configuration_page_can_check_a_file(repository: Path, t
         assert reader.follow(repository / "docs/reference/configuration.md") > 0
 
 
-IN_A_CLUSTER = {"install-operator", "first-store", "bind-an-agent", "local-to-external", "alerts"}
-"""Pages for a cluster: their commands and links are compared with the chart and the code by tests/packaging."""
+IN_A_CLUSTER = {
+    "install-operator",
+    "first-store",
+    "bind-an-agent",
+    "admin-on-kubernetes",
+    "local-to-external",
+    "alerts",
+}
+"""Pages for a cluster: followed by e2e/test_pages.py where a block says so, and compared with the code by the rest."""
 
 
 def test_every_how_to_page_is_followed_or_needs_a_cluster(repository: Path) -> None:

@@ -167,3 +167,17 @@ def test_remembered_text_cannot_style_or_move_the_terminal(capsys: pytest.Captur
     assert "[red]not red[/red]" in shown
     assert "\x1b" not in shown
     assert "\\u001b[2J\\u202e\\ud800" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ((), "everything at the binding's own scope"),
+        (("--scope", "user"), "everything at the scope 'user'"),
+        (("--session", "s1"), "the session 's1'"),
+    ],
+)
+def test_forget_asks_about_what_it_would_erase(arguments: tuple[str, ...], what: str) -> None:
+    asked = run("forget", *arguments, input="n\n")
+    assert asked.exit_code == 1
+    assert f"Erase {what}? It cannot be brought back." in asked.output
