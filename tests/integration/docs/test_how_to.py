@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
+from mem0 import Memory
+from mem0.configs.base import MemoryItem
 
 from tests.fakes.model_server import ModelServer
 from tests.packaging.pages import Reader
 
 PAGES = Path("docs/how-to")
-ALONE = ("write-an-agent", "degraded-answers", "erase-a-person", "export-and-import", "static-tokens", "tls")
+ALONE = (
+    "write-an-agent",
+    "degraded-answers",
+    "erase-a-person",
+    "export-and-import",
+    "static-tokens",
+    "tls",
+    "from-another-memory",
+    "backup-and-restore",
+    "observe",
+    "upgrade",
+)
 
 
 @pytest.mark.parametrize("page", ALONE)
@@ -34,10 +48,16 @@ def test_a_reader_of_the_configuration_page_can_check_a_file(repository: Path, t
         assert reader.follow(repository / "docs/reference/configuration.md") > 0
 
 
+def test_mem0_gives_the_fields_that_the_page_reads() -> None:
+    assert {"id", "memory", "created_at", "updated_at", "metadata"} <= set(MemoryItem.model_fields)
+    assert {"filters", "top_k"} <= set(inspect.signature(Memory.get_all).parameters)
+
+
 IN_A_CLUSTER = {
     "install-operator",
     "first-store",
     "bind-an-agent",
+    "users-on-kubernetes",
     "admin-on-kubernetes",
     "local-to-external",
     "alerts",

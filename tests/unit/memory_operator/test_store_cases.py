@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from memory_operator.status.snapshot import ProbeResult
 from memory_service.contract.config import ServiceConfig
 from memory_service.contract.health import Part
 from memory_service.contract.health import Reason as HealthReason
+from tests.packaging.pages import blocks
 from tests.unit.memory_operator.world import World, report
 
 EXTERNAL = {"storage": {"type": "external", "external": {"connectionSecretRef": {"name": "db", "key": "uri"}}}}
@@ -232,6 +234,19 @@ async def test_a_retained_claim_outlives_its_store_and_is_adopted_again(world: W
     assert "storageClassName" not in claim["spec"]
     await world.make_ready(store)
     assert world.of_store(store, "StorageReady") == ("True", "VolumeLargerThanSpec")
+
+
+async def test_a_claim_that_somebody_restored_as_the_page_says_is_adopted(world: World, repository: Path) -> None:
+    page = repository / "docs/how-to/backup-and-restore.md"
+    (restored,) = [block for block in blocks(page) if block.about == "restored-claim.yaml"]
+    manifest = yaml.safe_load(restored.body)
+    manifest["metadata"]["namespace"] = "a"
+    uid = world.cluster.make(kinds.CLAIM, manifest)["metadata"]["uid"]
+    store = world.store("team")
+    await world.settle(5)
+    assert world.get(kinds.CLAIM, "team-memory-data")["metadata"]["uid"] == uid
+    assert world.of_store(store, "Stalled") is None
+    assert world.find(kinds.DEPLOYMENT, "team-memory") is not None
 
 
 @pytest.mark.parametrize("named", [None, "fast"])
