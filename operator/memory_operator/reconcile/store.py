@@ -179,8 +179,9 @@ async def _revoke(context: Context, who: Identity) -> None:
 def _uses_unknown_rows(context: Context, store: ObjectKey) -> bool:
     """Whether a ready replica uses rows that this process never wrote: those of an earlier one, or a stranger's."""
     health = context.health.get(store)
-    reports = [report for report in health.reports if report.ready] if health else []
-    return not all(context.ledger.knows(store, report.bindings_revision) for report in reports)
+    used = {report.bindings_revision for report in health.reports if report.ready} if health else set()
+    # Outside of a cluster's identities there are none in use, and their revision is empty.
+    return not all(context.ledger.knows(store, revision) for revision in used - {""})
 
 
 async def _sync_bindings(

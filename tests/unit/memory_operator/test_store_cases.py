@@ -481,6 +481,21 @@ async def test_a_part_of_the_bindings_that_somebody_else_makes_is_told(world: Wo
     assert world.of_store(store, "Ready") == ("True", "Available")
 
 
+async def test_a_store_that_uses_no_bindings_or_known_ones_has_nobody_look_for_others(world: World) -> None:
+    store = await world.ready_store()
+    reads = 0
+
+    def count() -> None:
+        nonlocal reads
+        reads += 1
+
+    world.cluster.before_read = count
+    for revision in ("", world.context.ledger.revision(store) or ""):
+        world.says(store, report(revision))
+        await world.settle(60)
+    assert reads == 0
+
+
 async def test_a_permission_is_taken_back_and_given_while_a_store_is_paused(world: World) -> None:
     store = await world.ready_store(access={"allowedNamespaces": {"names": ["b"]}})
     world.agent("gone")
