@@ -93,8 +93,8 @@ class Supersede:
 class Ignore:
     """Store nothing new.
 
-    `same` and `less`: the fact was said once more, so the newcomer's source is noted with it, and its `said_at` moves
-    on to the newcomer's if that is later: a statement between the two does not replace what was said again after it.
+    `same` and `less`: the fact was said once more, so its `said_at` moves on to the newcomer's if that is later: a
+    statement between the two does not replace what was said again after it. With `same` its source is noted too.
     `older` and `pinned`: the newcomer does not hold.
     """
 

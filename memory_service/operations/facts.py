@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -90,7 +90,7 @@ async def patch_fact(
             tx.jobs.enqueue(embed_job(tx), now)
         return fact_item(changed)
 
-    return await _once(services, caller, request_key, Item, work)
+    return await _once(services, caller, request_key, Item, work, carries=lambda answer: [answer.id])
 
 
 async def supersede_fact(
@@ -132,7 +132,7 @@ async def supersede_fact(
             tx.jobs.enqueue(embed_job(tx), now)
         return RememberResponse(**fact_item(added).model_dump(), generation=generation, action="superseded")
 
-    return await _once(services, caller, request_key, RememberResponse, work)
+    return await _once(services, caller, request_key, RememberResponse, work, carries=lambda answer: [answer.id])
 
 
 async def delete_fact(
@@ -159,9 +159,13 @@ async def _once(
     request_key: RequestKey | None,
     model: type[M],
     work: Callable[[Transaction], M],
+    *,
+    carries: Callable[[M], Sequence[str]] = lambda answer: (),
 ) -> M:
     home = scopes.home_owner(caller)
-    answer = await services.storage.transact(lambda tx: once(tx, home, request_key, model, lambda: work(tx)))
+    answer = await services.storage.transact(
+        lambda tx: once(tx, home, request_key, model, lambda: work(tx), carries=carries)
+    )
     services.wake()
     return answer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,8 +25,18 @@ class RequestKey:
     body_hash: str
 
 
-def once(tx: Transaction, home: Owner, request_key: RequestKey | None, model: type[M], work: Callable[[], M]) -> M:
+def once(
+    tx: Transaction,
+    home: Owner,
+    request_key: RequestKey | None,
+    model: type[M],
+    work: Callable[[], M],
+    *,
+    carries: Callable[[M], Sequence[str]] = lambda answer: (),
+) -> M:
     """Return `work()`, or the answer that the same request was given before.
+
+    `carries` names the facts whose text is in an answer: where one of them goes, the stored answer goes too.
 
     Raises:
         IdempotencyMismatch: the key was used for another body.
@@ -44,7 +54,6 @@ def once(tx: Transaction, home: Owner, request_key: RequestKey | None, model: ty
             )
         return model.model_validate_json(stored.body)
     answer = work()
-    tx.idempotency.finish(
-        home, route=route, key=key, answer=StoredAnswer(request_key.body_hash, 200, answer.model_dump_json())
-    )
+    kept = StoredAnswer(request_key.body_hash, 200, answer.model_dump_json(), tuple(carries(answer)))
+    tx.idempotency.finish(home, route=route, key=key, answer=kept)
     return answer

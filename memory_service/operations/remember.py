@@ -119,7 +119,10 @@ async def _save(
                 tx.jobs.enqueue(embed_job(tx), now)
             return FactBatchResponse(facts=tuple(saved), generation=current)
 
-        return once(tx, scopes.home_owner(caller), request_key, FactBatchResponse, store)
+        home = scopes.home_owner(caller)
+        return once(
+            tx, home, request_key, FactBatchResponse, store, carries=lambda answer: [fact.id for fact in answer.facts]
+        )
 
     answer = await services.storage.transact(work)
     services.wake()

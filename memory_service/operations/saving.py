@@ -38,14 +38,16 @@ def save_fact(
             return row, "superseded"
         case merging.Ignore(fact_id, reason):
             row = found[fact_id][1]
+            if reason == "same":
+                # Only who said all of it is a source: what says less keeps nothing alive that an erasure takes.
+                tx.facts.add_source(row.id, draft.source)
             if reason in ("same", "less"):
                 row = _said_again(tx, draft, row, actor=actor, now=now)
             return row, "ignored"
 
 
 def _said_again(tx: Transaction, draft: FactDraft, row: FactRow, *, actor: str, now: datetime) -> FactRow:
-    """Note another source of a known fact; it counts as said when it was said last."""
-    tx.facts.add_source(row.id, draft.source)
+    """Let a known fact count as said when it was said last."""
     if draft.said_at <= row.said_at:
         return row
     return tx.facts.change(row.id, FactChange({"said_at": draft.said_at}), event="restated", actor=actor, now=now)

@@ -254,11 +254,12 @@ class ReceiptRow:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """The answer that a finished request left under its idempotency key."""
+    """The answer that a finished request left under its idempotency key; it goes with the facts whose text it has."""
 
     body_hash: str
     status: int
     body: str
+    fact_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

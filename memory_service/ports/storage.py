@@ -319,7 +319,9 @@ class Receipts(Protocol):
 
 
 class Idempotency(Protocol):
-    """Answers under idempotency keys, per agent, principal and route; kept 24 h, erased with their owner."""
+    """Answers under idempotency keys, per agent, principal and route; kept 24 h, erased with their owner
+    and with every fact that they carry.
+    """
 
     def begin(self, owner: Owner, *, route: str, key: str, body_hash: str, now: datetime) -> StoredAnswer | None:
         """Claim the key in this transaction, or return the answer that it has.

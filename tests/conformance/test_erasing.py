@@ -162,6 +162,42 @@ async def test_a_fact_that_others_said_too_loses_the_source_only(store: Store) -
     assert (await erase(store, SessionErasure(AGENT, BOB, "s9"), receipt_id="r2"))["facts"] == 1
 
 
+async def test_a_fact_that_others_said_too_keeps_nothing_but_its_text_of_who_said_it_first(store: Store) -> None:
+    shared = Owner(Scope.SHARED)
+    mine, theirs = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s9")
+    given = {"key": "k", "dedupe_key": "d", "category": "c", "tags": ("t",), "evidence": "e", "importance": 0.5}
+
+    def work(tx: Transaction) -> None:
+        for fact_id, first, second in (("hers", mine, theirs), ("his", theirs, mine)):
+            fields = {**given, "key": fact_id, "dedupe_key": fact_id, "attributes": {"a": "b"}}
+            tx.facts.add(
+                fact("we all say", shared, source=first, vector=vector(1), **fields),
+                fact_id=fact_id,
+                actor="t",
+                now=tx.now(),
+            )
+            tx.facts.add_source(fact_id, second)
+            later = FactChange({"said_at": tx.now()})
+            tx.facts.change(fact_id, later, event="restated", actor="t", now=tx.now())
+
+    await store.storage.transact(work)
+    await erase(store, PrincipalErasure(ALICE))
+    hers, his = await store.storage.read(lambda tx: (tx.facts.get("hers"), tx.facts.get("his")))
+    assert hers is not None
+    assert his is not None
+    assert (hers.text, hers.sources, hers.has_vector) == ("we all say", (theirs,), True)
+    assert (hers.key, hers.dedupe_key, hers.category, hers.tags, hers.evidence) == (None, None, None, (), None)
+    assert (hers.importance, hers.attributes) == (None, {})
+    assert (his.key, his.evidence, his.attributes, his.tags) == ("his", "e", {"a": "b"}, ("t",))
+    pinned = FactChange({"pinned": True, "evidence": "his own"})
+    await store.storage.transact(lambda tx: tx.facts.change("hers", pinned, event="corrected", actor="t", now=tx.now()))
+    await store.storage.transact(lambda tx: tx.facts.add_source("hers", FactSource(OTHER_AGENT, "", "s")))
+    await erase(store, PrincipalErasure(BOB), receipt_id="r2")
+    hers = await store.storage.read(lambda tx: tx.facts.get("hers"))
+    assert hers is not None
+    assert hers.evidence is None
+
+
 async def test_a_line_of_history_is_erased_with_the_source_of_its_text(store: Store) -> None:
     shared = Owner(Scope.SHARED)
     mine, theirs = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s2")
@@ -309,21 +345,58 @@ async def test_a_thousand_facts_are_erased_in_one_go(store: Store) -> None:
     assert (await remaining(store))[0] == {"k"}
 
 
-async def test_answers_that_may_carry_a_session_go_with_it(store: Store) -> None:
-    home = pair_of(principal=ALICE)
+async def test_answers_that_carry_what_was_said_go_with_it_whoever_was_given_them(store: Store) -> None:
+    by_user, shared = Owner(Scope.USER, principal=ALICE), Owner(Scope.SHARED)
+    there, elsewhere = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, ALICE, "s2")
+    homes = [pair_of(principal=ALICE), pair_of(agent=OTHER_AGENT, principal=BOB)]
+    facts = ("said there", "replaced since", "also elsewhere", "not there")
 
-    def answer(tx: Transaction, key: str, body: str) -> None:
-        tx.idempotency.begin(home, route="r", key=key, body_hash="h", now=tx.now())
-        tx.idempotency.finish(home, route="r", key=key, answer=StoredAnswer("h", 200, body))
+    def save(tx: Transaction) -> None:
+        for fact_id, owner in (("said there", by_user), ("replaced since", by_user), ("also elsewhere", shared)):
+            tx.facts.add(fact(fact_id, owner, source=there), fact_id=fact_id, actor="t", now=tx.now())
+        anew = FactChange({"text": "anew"}, terms=("anew",), source=elsewhere)
+        tx.facts.change("replaced since", anew, event="replaced", actor="t", now=tx.now())
+        tx.facts.add_source("also elsewhere", elsewhere)
+        tx.facts.add(fact("not there", by_user, source=elsewhere), fact_id="not there", actor="t", now=tx.now())
+        for home in homes:
+            for key in (*facts, ""):
+                tx.idempotency.begin(home, route="r", key=f"k{key}", body_hash="h", now=tx.now())
+                answer = StoredAnswer("h", 200, "secret", (key,) if key else ())
+                tx.idempotency.finish(home, route="r", key=f"k{key}", answer=answer)
 
-    def begin(tx: Transaction, key: str) -> StoredAnswer | None:
-        return tx.idempotency.begin(home, route="r", key=key, body_hash="h", now=tx.now())
+    def kept(tx: Transaction) -> set[str]:
+        return {
+            key
+            for key in (*facts, "")
+            for home in homes
+            if tx.idempotency.begin(home, route="r", key=f"k{key}", body_hash="h", now=tx.now()) is not None
+        }
 
-    await store.storage.transact(lambda tx: answer(tx, "fact", '{"text":"secret"}'))
-    await store.storage.transact(lambda tx: answer(tx, "write", '{"seqs":[1]}'))
-    assert (await erase(store, SessionErasure(AGENT, ALICE, "s1")))["answers"] == 1
-    assert await store.storage.transact(lambda tx: begin(tx, "fact")) is None
-    assert await store.storage.transact(lambda tx: begin(tx, "write")) is not None
+    await store.storage.transact(save)
+    assert (await erase(store, SessionErasure(AGENT, ALICE, "s1")))["answers"] == 6
+    assert await store.storage.transact(kept) == {"not there", ""}
+
+
+async def test_answers_that_carry_a_fact_go_when_it_is_deleted_or_expires(store: Store) -> None:
+    owner, other = Owner(Scope.SHARED), pair_of(agent=OTHER_AGENT, principal=BOB)
+
+    def save(tx: Transaction) -> None:
+        for name in ("deleted", "expired"):
+            draft = fact(name, owner, expires_at=tx.now() - timedelta(seconds=1) if name == "expired" else None)
+            tx.facts.add(draft, fact_id=name, actor="t", now=tx.now())
+            tx.idempotency.begin(other, route="r", key=name, body_hash="h", now=tx.now())
+            tx.idempotency.finish(other, route="r", key=name, answer=StoredAnswer("h", 200, "secret", (name,)))
+
+    def go(tx: Transaction) -> list[StoredAnswer | None]:
+        tx.facts.delete("deleted")
+        assert tx.facts.expire(now=tx.now(), facts_before=None, limit=10) == 1
+        return [
+            tx.idempotency.begin(other, route="r", key=name, body_hash="h", now=tx.now())
+            for name in ("deleted", "expired")
+        ]
+
+    await store.storage.transact(save)
+    assert await store.storage.transact(go) == [None, None]
 
 
 async def test_forgetting_under_a_key_keeps_the_keys_answer(store: Store) -> None:

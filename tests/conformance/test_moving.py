@@ -213,6 +213,31 @@ async def test_what_is_stored_after_an_erasure_can_be_imported(store: Store) -> 
     assert await restore(store, mine) == ["skipped"]
 
 
+async def test_an_import_brings_back_nothing_that_an_erased_person_gave_a_fact_of_others(store: Store) -> None:
+    mine, theirs = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s9")
+
+    def work(tx: Transaction) -> None:
+        draft = fact("we all say", SHARED, source=mine, evidence="hers", tags=("t",), attributes={"a": "b"})
+        tx.facts.add(draft, fact_id="f", actor="t", now=tx.now())
+        tx.facts.add_source("f", theirs)
+
+    await store.storage.transact(work)
+    lines = await export(store)
+    await store.storage.transact(
+        lambda tx: tx.erasing.erase(PrincipalErasure(ALICE), receipt_id="r", asked_by=None, now=tx.now())
+    )
+    await store.storage.transact(
+        lambda tx: tx.erasing.erase(AgentErasure(OTHER_AGENT), receipt_id="r2", asked_by=None, now=tx.now())
+    )
+    await store.storage.transact(lambda tx: tx.link.run("DELETE FROM @facts"))
+    await restore(store, lines)
+    found = await store.storage.read(lambda tx: tx.facts.get("f"))
+    assert found is not None
+    assert (found.text, found.sources, found.evidence, found.tags, found.attributes) == (
+        "we all say", (theirs,), None, (), {},
+    )  # fmt: skip
+
+
 async def test_an_import_does_not_bring_back_a_deleted_fact(store: Store) -> None:
     await store.storage.transact(populate)
     lines = [line for line in await export(store) if line["type"] == "fact"][:1]

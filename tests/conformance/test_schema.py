@@ -26,7 +26,9 @@ def _tables(dialect: str) -> dict[str, list[str]]:
         text = re.sub(r"--.*", "", step.sql).replace("{schema}.", "")
         for name, body in re.findall(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", text, re.DOTALL):
             lines = [line.strip() for line in body.splitlines()]
-            found[name] = [line.split()[0] for line in lines if line and not line.startswith(("PRIMARY", "UNIQUE"))]
+            found[name] = [
+                line.split()[0] for line in lines if line and not line.startswith(("PRIMARY", "UNIQUE", "FOREIGN"))
+            ]
     return found
 
 

@@ -198,6 +198,8 @@ class PlainMemory:
         for fact in self.facts:
             if erasure.kind != "pair":
                 fact.sources = {place for place in fact.sources if not erasure.names(place)} or fact.sources
+                if fact.lines and erasure.names(fact.lines[-1][1]):
+                    fact.key = ""
                 fact.lines = [(text, place) for text, place in fact.lines if not erasure.names(place)]
         self.ghosts = [*self.ghosts, *(turn.text for turn in gone), *(fact.text for fact in doomed)][-200:]
         self.turns = [turn for turn in self.turns if not erasure.names(turn.place)]

@@ -212,6 +212,16 @@ CREATE TABLE {schema}.idempotency (
 ) PARTITION BY HASH (owner_id);
 CREATE INDEX idempotency_created ON {schema}.idempotency (created_at);
 
+CREATE TABLE {schema}.answered_facts (
+    owner_id BIGINT NOT NULL,
+    route TEXT NOT NULL,
+    key TEXT NOT NULL,
+    fact_id TEXT NOT NULL,
+    PRIMARY KEY (owner_id, route, key, fact_id),
+    FOREIGN KEY (owner_id, route, key) REFERENCES {schema}.idempotency (owner_id, route, key) ON DELETE CASCADE
+);
+CREATE INDEX answered_facts_fact ON {schema}.answered_facts (fact_id);
+
 CREATE TABLE {schema}.commits (
     token TEXT PRIMARY KEY,
     transaction_id TEXT NOT NULL,

@@ -207,6 +207,16 @@ CREATE TABLE idempotency (
 );
 CREATE INDEX idempotency_created ON idempotency (created_at);
 
+CREATE TABLE answered_facts (
+    owner_id INTEGER NOT NULL,
+    route TEXT NOT NULL,
+    key TEXT NOT NULL,
+    fact_id TEXT NOT NULL,
+    PRIMARY KEY (owner_id, route, key, fact_id),
+    FOREIGN KEY (owner_id, route, key) REFERENCES idempotency (owner_id, route, key) ON DELETE CASCADE
+);
+CREATE INDEX answered_facts_fact ON answered_facts (fact_id);
+
 CREATE TABLE commits (
     token TEXT PRIMARY KEY,
     transaction_id TEXT NOT NULL,

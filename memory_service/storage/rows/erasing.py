@@ -21,12 +21,11 @@ from memory_service.domain.owners import (
 )
 from memory_service.ports.records import ReceiptRow
 from memory_service.storage.encoding import micros
+from memory_service.storage.rows import fact_columns
+from memory_service.storage.rows.idempotency import FORGET
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.receipts import ReceiptRows
 from memory_service.storage.statements import LOCK, Link
-
-_CARRIES_TEXT = '%"text":%'
-"""Stored answers that hold the text of a fact; a write's answer holds none."""
 
 
 class Eraser:
@@ -45,9 +44,9 @@ class Eraser:
         session_ids, home_ids = self._lock_sessions(owner_ids)
         counts = {"jobs": self._erase_jobs(owner_ids, session_ids)}
         counts |= self._erase_sessions(session_ids, home_ids)
-        facts = self._erase_facts(erasure, owner_ids)
-        counts |= {**facts, "vectors": counts["vectors"] + facts["vectors"]}
         counts["answers"] = self._erase_answers(erasure, owner_ids)
+        facts = self._erase_facts(erasure, owner_ids, now)
+        counts |= {**facts, "vectors": counts["vectors"] + facts["vectors"]}
         if isinstance(erasure, PrincipalErasure):
             self._link.run("DELETE FROM @principals WHERE hash = :hash", {"hash": erasure.principal})
         self._owners.revise({*owner_ids, *touched})
@@ -103,8 +102,11 @@ class Eraser:
         sessions = self._link.run("DELETE FROM @sessions WHERE id IN [:sessions]", {"sessions": session_ids})
         return {"turns": turns, "episodes": turns, "digests": digests, "sessions": sessions, "vectors": vectors}
 
-    def _erase_facts(self, erasure: Erasure, owner_ids: list[int]) -> dict[str, int]:
-        """Delete the facts that the subject owns or that come from it alone; others lose it as a source."""
+    def _erase_facts(self, erasure: Erasure, owner_ids: list[int], now: datetime) -> dict[str, int]:
+        """Delete the facts that the subject owns or that come from it alone; others lose it as a source.
+
+        A fact that others said too keeps its text, and nothing else that the subject gave it.
+        """
         named, place = _said_there(erasure, "s")
         alone = (
             "f.owner_id IN (SELECT s.owner_id FROM @fact_sources AS s WHERE " + named + ")"
@@ -124,18 +126,40 @@ class Eraser:
         self._link.run("DELETE FROM @fact_sources WHERE owner_id IN [:owners]", owned)
         self._link.run(f"DELETE FROM @fact_sources AS s WHERE {named}", place)
         lines, place = _said_there(erasure, "h")
+        self._strip_facts(lines, place, now)
         counts["history"] += self._link.run(f"DELETE FROM @fact_history AS h WHERE {lines}", place)
         return counts
 
+    def _strip_facts(self, lines: str, place: Mapping[str, Any], now: datetime) -> None:
+        """Leave nothing but the text of the facts whose newest line of history is the subject's."""
+        found = self._link.rows(
+            "SELECT f.owner_id, f.row_id, f.text FROM @fact_history AS h JOIN @facts AS f"
+            f" ON f.owner_id = h.owner_id AND f.row_id = h.fact_id WHERE {lines}"
+            " AND h.id = (SELECT MAX(n.id) FROM @fact_history AS n WHERE n.owner_id = h.owner_id"
+            " AND n.fact_id = h.fact_id) AND (f.key IS NOT NULL OR f.dedupe_key IS NOT NULL OR f.category IS NOT NULL"
+            " OR f.tags <> '[]' OR f.evidence IS NOT NULL OR f.importance IS NOT NULL OR f.attributes <> '{}')",
+            place,
+        )
+        rows = [
+            {**fact_columns.bare(text), "owner_id": owner_id, "row_id": row_id, "now": micros(now)}
+            for owner_id, row_id, text in found
+        ]
+        assignments = ", ".join(f"{column} = :{column}" for column in fact_columns.bare(""))
+        self._link.run_many(
+            f"UPDATE @facts SET {assignments}, revision = revision + 1, updated_at = :now"
+            " WHERE owner_id = :owner_id AND row_id = :row_id",
+            rows,
+        )
+
     def _erase_answers(self, erasure: Erasure, owner_ids: list[int]) -> int:
-        """Delete stored answers; of a session's pair, which stays, those that may carry what was said in it."""
-        erased = self._link.run("DELETE FROM @idempotency WHERE owner_id IN [:owners]", {"owners": owner_ids})
-        if isinstance(erasure, SessionErasure):
-            erased += self._link.run(
-                "DELETE FROM @idempotency WHERE owner_id IN (SELECT o.id FROM @owners AS o WHERE o.agent = :agent"
-                " AND o.principal = :principal AND o.scope = 'private') AND body LIKE :carries",
-                {"agent": erasure.agent, "principal": erasure.principal, "carries": _CARRIES_TEXT},
-            )
+        """Delete the subject's stored answers, and whoever was given them those that carry what it said."""
+        owned = {"owners": owner_ids}
+        erased = self._link.run("DELETE FROM @idempotency WHERE owner_id IN [:owners]", owned)
+        erased += self._link.run(FORGET.replace("{facts}", "f.owner_id IN [:owners]"), owned)
+        for table in ("fact_sources", "fact_history"):
+            said, place = _said_there(erasure, "s")
+            facts = f"(f.owner_id, f.row_id) IN (SELECT s.owner_id, s.fact_id FROM @{table} AS s WHERE {said})"
+            erased += self._link.run(FORGET.replace("{facts}", facts), place)
         return erased
 
     def _count(self, sql: str, parameters: Mapping[str, Any]) -> int:

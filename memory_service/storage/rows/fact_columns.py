@@ -7,6 +7,7 @@ from typing import Any
 
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind
+from memory_service.domain import lexical
 from memory_service.ports.records import FactChange, FactRow, FactSource, ItemFilters
 from memory_service.storage.encoding import dump, join_terms, load_strings, micros, moment, moment_or_none
 from memory_service.storage.rows.owners import READABLE, readable
@@ -96,6 +97,22 @@ def source(columns: Row) -> FactSource:
     """Return the source in agent, principal, session, workspace, seqs."""
     agent, principal, session, workspace, seqs = columns
     return FactSource(agent, principal, session, workspace, tuple(json.loads(seqs)))
+
+
+def bare(text: str) -> dict[str, Any]:
+    """Return the columns of a fact of which nothing is left but its text: what only its erased origin gave is gone."""
+    terms = lexical.terms(lexical.fact_index_text(text))
+    return {
+        "key": None,
+        "dedupe_key": None,
+        "category": None,
+        "tags": dump([]),
+        "evidence": None,
+        "importance": None,
+        "attributes": dump({}),
+        "terms": join_terms(terms),
+        "length": len(terms),
+    }
 
 
 def changed(change: FactChange) -> dict[str, Any]:

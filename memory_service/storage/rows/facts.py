@@ -22,7 +22,7 @@ from memory_service.ports.records import (
 )
 from memory_service.storage.encoding import dump, join_terms, micros, micros_or_none, moment
 from memory_service.storage.errors import Duplicate
-from memory_service.storage.rows import fact_columns
+from memory_service.storage.rows import fact_columns, idempotency
 from memory_service.storage.rows.fact_columns import LIVE, SELECT, fact_row
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.statements import LOCK, Link, Row
@@ -183,7 +183,6 @@ class FactRows:
         found = self._link.row(f"SELECT owner_id, row_id FROM @facts WHERE id = :id {LOCK}", {"id": fact_id})
         if found is None:
             return
-        self._forget_answers(fact_id)
         self._delete_rows([found])
         self._link.run(
             "INSERT INTO @tombstones (key, erased_at) VALUES (:key, {now}) ON CONFLICT (key) DO NOTHING",
@@ -329,13 +328,13 @@ class FactRows:
             raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
 
     def _delete_rows(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
         self.has_deleted = True
+        places = {"owners": sorted({row[0] for row in rows}), "ids": [row[1] for row in rows]}
+        self._link.run(idempotency.FORGET.replace("{facts}", "f.owner_id IN [:owners] AND f.row_id IN [:ids]"), places)
         for table, column in (("fact_history", "fact_id"), ("fact_sources", "fact_id"), ("facts", "row_id")):
-            if rows:
-                self._link.run(
-                    f"DELETE FROM @{table} WHERE owner_id IN [:owners] AND {column} IN [:ids]",
-                    {"owners": sorted({row[0] for row in rows}), "ids": [row[1] for row in rows]},
-                )
+            self._link.run(f"DELETE FROM @{table} WHERE owner_id IN [:owners] AND {column} IN [:ids]", places)
         self._owners.revise(row[0] for row in rows)
 
     def _note(
@@ -348,7 +347,10 @@ class FactRows:
         now: datetime,
         source: FactSource | None,
     ) -> None:
-        """Write a line of history with the source of its text: the given one, else that of the line before."""
+        """Write a line of history with the source of its text: the given one, else that of the line before.
+
+        Where the line before was erased, the text is that of those who said it too.
+        """
         owner_id, row_id = place
         if source is None:
             before = self._link.row(
@@ -356,7 +358,12 @@ class FactRows:
                 " WHERE owner_id = :owner_id AND fact_id = :fact_id ORDER BY id DESC LIMIT 1",
                 {"owner_id": owner_id, "fact_id": row_id},
             )
-            agent, principal, session = before or ("", "", "")
+            left = before or self._link.row(
+                "SELECT agent, principal, session FROM @fact_sources WHERE owner_id = :owner_id AND fact_id = :fact_id"
+                " ORDER BY agent, principal, session LIMIT 1",
+                {"owner_id": owner_id, "fact_id": row_id},
+            )
+            agent, principal, session = left or ("", "", "")
         else:
             agent, principal, session, _ = fact_columns.place(source)
         self._link.run(
@@ -372,16 +379,6 @@ class FactRows:
                 "session": session,
                 "text": text,
             },
-        )
-
-    def _forget_answers(self, fact_id: str) -> None:
-        """Delete stored answers that carry a fact: they are kept under the pairs that saved it."""
-        self._link.run(
-            "DELETE FROM @idempotency WHERE owner_id IN (SELECT o.id FROM @facts AS f"
-            " JOIN @fact_sources AS s ON s.owner_id = f.owner_id AND s.fact_id = f.row_id"
-            " JOIN @owners AS o ON o.agent = s.agent AND o.principal = s.principal AND o.scope = 'private'"
-            " WHERE f.id = :id) AND body LIKE :carries",
-            {"id": fact_id, "carries": f"%{fact_id}%"},
         )
 
     def text_hash(self, text: str) -> str:

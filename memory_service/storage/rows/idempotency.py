@@ -12,6 +12,12 @@ from memory_service.storage.errors import LockTimeout
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.statements import Link
 
+FORGET = (
+    "DELETE FROM @idempotency WHERE (owner_id, route, key) IN (SELECT a.owner_id, a.route, a.key"
+    " FROM @facts AS f JOIN @answered_facts AS a ON a.fact_id = f.id WHERE {facts})"
+)
+"""Deletes the answers that carry facts, whoever was given them; `{facts}` is a condition on `@facts AS f`."""
+
 
 class Answers:
     """The port's Idempotency."""
@@ -60,6 +66,14 @@ class Answers:
                 "status": answer.status,
                 "body": answer.body,
             },
+        )
+        self._link.run_many(
+            "INSERT INTO @answered_facts (owner_id, route, key, fact_id)"
+            " VALUES (:owner_id, :route, :key, :fact_id) ON CONFLICT (owner_id, route, key, fact_id) DO NOTHING",
+            [
+                {"owner_id": self._owners.ensure_id(owner), "route": route, "key": key, "fact_id": fact_id}
+                for fact_id in answer.fact_ids
+            ],
         )
 
     def expire(self, *, before: datetime, limit: int) -> int:

@@ -18,7 +18,7 @@ from memory_service.ports.records import FactSource, OwnerRow, SessionRow
 from memory_service.storage.encoding import micros
 from memory_service.storage.rows import lines
 from memory_service.storage.rows.fact_columns import INSERT as INSERT_FACT
-from memory_service.storage.rows.fact_columns import INSERT_HISTORY, INSERT_SOURCE, source_values
+from memory_service.storage.rows.fact_columns import INSERT_HISTORY, INSERT_SOURCE, bare, source_values
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.lines import Line
 from memory_service.storage.rows.owners import OwnerKeys
@@ -215,25 +215,41 @@ class Mover:
 
     def _store_facts(self, fresh: Sequence[tuple[Owner, Mapping[str, Any], Sequence[FactSource]]]) -> list[str]:
         ids = self._owners.ensure_ids([owner for owner, _, _ in fresh])
-        rows = [{**lines.fact_values(line, self._link), "owner_id": ids[owner]} for owner, line, _ in fresh]
+        histories = self._histories([line for _, line, _ in fresh])
+        rows = [
+            {**lines.fact_values(line, self._link), **({} if keeps else bare(line["text"])), "owner_id": ids[owner]}
+            for (owner, line, _), (_, keeps) in zip(fresh, histories, strict=True)
+        ]
         found = self._link.row_of_each(
             f"{INSERT_FACT} ON CONFLICT DO NOTHING RETURNING owner_id, row_id",
             [{**row, "text_hash": self._facts.text_hash(row["text"])} for row in rows],
         )
         stored = [
-            ({"owner_id": place[0], "fact_id": place[1]}, line, kept)
-            for place, (_, line, kept) in zip(found, fresh, strict=True)
+            ({"owner_id": place[0], "fact_id": place[1]}, history, kept)
+            for place, (_, _, kept), (history, _) in zip(found, fresh, histories, strict=True)
             if place is not None
         ]
         self._link.run_many(
             INSERT_SOURCE, [{**place, **source_values(source)} for place, _, kept in stored for source in kept]
         )
-        history = [{**place, **lines.history_values(one)} for place, line, _ in stored for one in line["history"]]
-        said = [FactSource(one["agent"], one["principal"], one["session"]) for one in history]
-        spared = self._spared_at([(_covering_source(one), row["at"]) for one, row in zip(said, history, strict=True)])
-        self._link.run_many(INSERT_HISTORY, [row for row, is_spared in zip(history, spared, strict=True) if is_spared])
+        self._link.run_many(INSERT_HISTORY, [{**place, **row} for place, history, _ in stored for row in history])
         self._owners.revise(place["owner_id"] for place, _, _ in stored)
         return [SKIPPED if place is None else IMPORTED for place in found]
+
+    def _histories(self, found: Sequence[Mapping[str, Any]]) -> list[tuple[Sequence[Mapping[str, Any]], bool]]:
+        """Return of each fact the lines that no erasure has taken, and whether what its text came with is kept."""
+        histories = [[lines.history_values(one) for one in line["history"]] for line in found]
+        spared = iter(
+            self._spared_at(
+                [
+                    (_covering_source(FactSource(row["agent"], row["principal"], row["session"])), row["at"])
+                    for history in histories
+                    for row in history
+                ]
+            )
+        )
+        marked = [[(row, next(spared)) for row in history] for history in histories]
+        return [([row for row, is_spared in history if is_spared], not history or history[-1][1]) for history in marked]
 
     def _sources(self, run: _Run, spared: Sequence[bool]) -> list[Sequence[FactSource] | None]:
         """Return the sources of each fact that no erasure has taken; None where the fact is gone itself."""
