@@ -265,6 +265,11 @@ class FactPatch(Wire):
             raise ValueError(
                 "names nothing to change; give one of text, category, evidence, importance, tags, pinned, expires_at"
             )
+        empty = [
+            name for name in ("text", "tags", "pinned") if name in self.model_fields_set and getattr(self, name) is None
+        ]
+        if empty:
+            raise ValueError(f"`{empty[0]}` cannot be null, every fact has one; leave it out to keep what it is")
         return self
 
 

@@ -51,13 +51,15 @@ class Newcomer:
     updates: str | None = None
     contradicts: bool = False
     by_extraction: bool = True
+    expires_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Known:
     """A fact of the same owner that may be the same or contradict: found by key, by dedupe key, by text or by meaning.
 
-    `cosine` is None where it is not known. `active` is False for one that has a successor.
+    `cosine` is None where it is not known. `active` is False for one that has a successor. `is_own` is False for one
+    that whoever brings the newcomer may read but not change; `expired` is True for one that is past its time.
     """
 
     id: str
@@ -68,6 +70,9 @@ class Known:
     dedupe_key: str | None = None
     cosine: float | None = None
     active: bool = True
+    is_own: bool = True
+    expires_at: datetime | None = None
+    expired: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,15 @@ class Add:
 
 @dataclass(frozen=True)
 class Replace:
-    """Overwrite this fact in place: the caller named it by key."""
+    """Overwrite this fact in place: the caller named it by key. `others` hold the newcomer's other label, and end."""
+
+    id: str
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Store nothing and say so: the newcomer's label is that of a fact that is not the caller's to change."""
 
     id: str
 
@@ -94,7 +107,8 @@ class Ignore:
     """Store nothing new.
 
     `same` and `less`: the fact was said once more, so its `said_at` moves on to the newcomer's if that is later: a
-    statement between the two does not replace what was said again after it. With `same` its source is noted too.
+    statement between the two does not replace what was said again after it. With `same` its source is noted too, and
+    it lasts as long as the newcomer would.
     `older` and `pinned`: the newcomer does not hold.
     """
 
@@ -102,7 +116,7 @@ class Ignore:
     reason: Literal["same", "less", "older", "pinned"]
 
 
-Decision = Add | Replace | Supersede | Ignore
+Decision = Add | Replace | Refuse | Supersede | Ignore
 
 
 def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
@@ -115,13 +129,16 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
     5. Near in meaning, same attribute of one value, other value (or the same statement negated): the newer one holds.
     6. Else it is a new fact.
 
-    Extraction never changes a pinned fact: a contradiction is stored beside it.
+    Extraction never changes a pinned fact, and nobody one that is another's: a contradiction is stored beside it.
+    What has expired counts by its label alone.
     """
     order = sorted(known, key=lambda fact: (-(fact.cosine or 0.0), fact.id))
     active = [fact for fact in order if fact.active]
-    for fact in active:
-        if _same_label(newcomer, fact):
-            return _by_label(newcomer, fact)
+    labelled = [fact for fact in active if _same_label(newcomer, fact)]
+    if labelled:
+        return _by_labels(newcomer, labelled)
+    order = [fact for fact in order if not fact.expired]
+    active = [fact for fact in active if not fact.expired]
     if newcomer.key is not None:
         # What is saved under a key is to be found under it, whatever else says the same: only a fact without a key
         # can become it.
@@ -132,7 +149,7 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
         if normal_text(fact.text) == normal_text(newcomer.text) and (fact.active or newcomer.said_at <= fact.said_at):
             if newcomer.key is None:
                 return Ignore(fact.id, "same")
-            if fact.active:
+            if fact.active and fact.is_own:
                 return Replace(fact.id)
     for fact in active:
         if newcomer.updates == fact.id:
@@ -145,11 +162,14 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
     ]
     for fact, theirs in near:
         if newcomer.key is None and _is_within(mine, theirs) and (fact.active or newcomer.said_at <= fact.said_at):
-            return Ignore(fact.id, "same" if mine == theirs else "less")
+            if mine == theirs:
+                return Ignore(fact.id, "same")
+            if not outlives(newcomer.expires_at, fact.expires_at):
+                return Ignore(fact.id, "less")
     for fact, theirs in near:
         says_more = bool(theirs) and mine != theirs and _is_within(theirs, mine)
         if fact.active and says_more and newcomer.said_at >= fact.said_at and fact.key is None:
-            return Add() if fact.pinned and newcomer.by_extraction else Supersede(fact.id)
+            return Supersede(fact.id) if _may_change(newcomer, fact) else Add()
     for fact in active:
         if (fact.cosine or 0.0) >= SAME_SUBJECT and _contradict(newcomer.text, frozenset(mine), fact.text):
             return _newest(newcomer, fact)
@@ -173,7 +193,30 @@ def _same_label(newcomer: Newcomer, fact: Known) -> bool:
     )
 
 
+def outlives(one: datetime | None, other: datetime | None) -> bool:
+    """Return whether one time of expiry is later than another; None is never."""
+    return other is not None and (one is None or one > other)
+
+
+def _may_change(newcomer: Newcomer, fact: Known) -> bool:
+    return fact.is_own and not (fact.pinned and newcomer.by_extraction)
+
+
+def _by_labels(newcomer: Newcomer, found: Sequence[Known]) -> Decision:
+    """Replace the fact with the newcomer's key; another one with its dedupe key ends, so that both name one fact."""
+    first, *others = sorted(found, key=lambda fact: newcomer.key is None or fact.key != newcomer.key)
+    decisions = [_by_label(newcomer, fact) for fact in (first, *others)]
+    for decision in decisions:
+        if not isinstance(decision, Replace):
+            return decision
+    return Replace(first.id, tuple(fact.id for fact in others))
+
+
 def _by_label(newcomer: Newcomer, fact: Known) -> Decision:
+    if not fact.is_own:
+        return Refuse(fact.id)
+    if fact.expired:
+        return Replace(fact.id)
     if fact.pinned and newcomer.by_extraction:
         return Ignore(fact.id, "pinned")
     if newcomer.said_at < fact.said_at:
@@ -187,7 +230,7 @@ def _newest(newcomer: Newcomer, fact: Known) -> Decision:
     """Let the newer of two statements hold. What has a key changes by its key alone."""
     if newcomer.said_at < fact.said_at:
         return Ignore(fact.id, "older")
-    if newcomer.said_at == fact.said_at or fact.key is not None or (fact.pinned and newcomer.by_extraction):
+    if newcomer.said_at == fact.said_at or fact.key is not None or not _may_change(newcomer, fact):
         return Add()
     return Supersede(fact.id)
 

@@ -25,7 +25,7 @@ def decode_cursor(cursor: str, *types: type[str] | type[int], field: str = "curs
     """
     try:
         parts = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)))
-    except (ValueError, binascii.Error) as error:
+    except (ValueError, RecursionError, binascii.Error) as error:
         raise _foreign(field) from error
     if not isinstance(parts, list) or len(parts) != len(types):
         raise _foreign(field)

@@ -28,6 +28,7 @@ from memory_service.operations.generations import share_generation
 from memory_service.operations.items import fact_item
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.remember import embed_or_wait, fact_draft
+from memory_service.operations.saving import writer
 from memory_service.operations.services import Services
 from memory_service.ports.records import FactChange, FactRow, Vector
 from memory_service.ports.storage import Transaction
@@ -67,13 +68,9 @@ async def patch_fact(
         (vector,) = await embed_or_wait(services, [patch.text])
 
     def work(tx: Transaction) -> Item:
-        row = _changeable(tx, caller, fact_id)
-        tx.owners.lock(row.owner)
+        row = _held(tx, caller, fact_id)
         now = tx.now()
         fields = {name: getattr(patch, name) for name in patch.model_fields_set - {"revision"}}
-        for name in ("text", "tags", "pinned"):
-            if name in fields and fields[name] is None:
-                del fields[name]
         merged = {name: fields.get(name, getattr(row, name)) for name in ("text", "category", "tags")}
         reworded = any(merged[name] != getattr(row, name) for name in merged)
         terms = None
@@ -101,7 +98,7 @@ async def supersede_fact(
     *,
     request_key: RequestKey | None = None,
 ) -> RememberResponse:
-    """Put a new statement in a fact's place; the old one keeps its validity and names its successor.
+    """Put a new statement in a fact's place, under its key; the old one keeps its validity and names its successor.
 
     Raises:
         Conflict: the fact has a successor already.
@@ -109,16 +106,15 @@ async def supersede_fact(
     (vector,) = await embed_or_wait(services, [request.text])
 
     def work(tx: Transaction) -> RememberResponse:
-        row = _changeable(tx, caller, fact_id)
         generation = share_generation(tx, caller, None, given=None, queued_seconds=None)
-        tx.owners.lock(row.owner)
-        row = _changeable(tx, caller, fact_id)
+        row = _held(tx, caller, fact_id)
         if row.status is not FactStatus.ACTIVE:
             raise Conflict(f"fact {fact_id} is {row.status.value}; supersede its successor {row.superseded_by!r}")
         now = tx.now()
-        new = NewFact(
-            **request.model_dump(), workspace=row.owner.workspace or None, session_id=row.owner.session or None
-        )
+        place = {"workspace": row.owner.workspace or None, "session_id": row.owner.session or None}
+        new = NewFact(**{**request.model_dump(), **place, "key": row.key})
+        if new.dedupe_key is None:
+            new = new.model_copy(update={"dedupe_key": row.dedupe_key})
         draft = fact_draft(caller, new, row.owner, vector, now)
         tx.facts.supersede(
             fact_id,
@@ -142,8 +138,7 @@ async def delete_fact(
     receipt_id = str(uuid.uuid4())
 
     def work(tx: Transaction) -> ForgetResponse:
-        row = _changeable(tx, caller, fact_id)
-        tx.owners.lock(row.owner)
+        row = _held(tx, caller, fact_id)
         lines = len(tx.facts.history(fact_id))
         tx.facts.delete(fact_id)
         erased = {"facts": 1, "vectors": int(row.has_vector), "history": lines}
@@ -177,19 +172,19 @@ def _valid_to(row: FactRow, valid_from: datetime) -> datetime:
 
 def _readable(tx: Transaction, caller: Caller, fact_id: str) -> FactRow:
     row = tx.facts.get(fact_id)
-    if row is None or not scopes.may_read(caller, row.owner, _writer(row)):
+    if row is None or not scopes.may_read(caller, row.owner, writer(row)):
         raise NotFound(f"no fact {fact_id!r} in the scopes of this agent and user")
     return row
 
 
 def _changeable(tx: Transaction, caller: Caller, fact_id: str) -> FactRow:
     row = _readable(tx, caller, fact_id)
-    if not scopes.may_change(caller, row.owner, _writer(row)):
+    if not scopes.may_change(caller, row.owner, writer(row)):
         raise Forbidden(f"fact {fact_id!r} can be read but not changed by {caller.agent!r}; ask its writer or an admin")
     return row
 
 
-def _writer(row: FactRow) -> str:
-    """Return the agent that said a fact, or nobody where several did: then it is not one agent's to change."""
-    agents = {source.agent for source in row.sources}
-    return agents.pop() if len(agents) == 1 else ""
+def _held(tx: Transaction, caller: Caller, fact_id: str) -> FactRow:
+    """Return a fact that may be changed as it is once no other writer can change it."""
+    tx.owners.lock(_changeable(tx, caller, fact_id).owner)
+    return _changeable(tx, caller, fact_id)

@@ -18,7 +18,7 @@ from memory_service.ports.storage import Transaction
 
 
 async def list_items(services: Services, caller: Caller, request: ListRequest) -> ListResponse:
-    """Return a page of facts, then of episodes, as `tiers` asks.
+    """Return a page of facts, then of episodes, as `tiers` asks; facts come first in whatever order it names them.
 
     Raises:
         Forbidden: the scope is not readable by the caller.
@@ -26,8 +26,8 @@ async def list_items(services: Services, caller: Caller, request: ListRequest) -
     """
     scope = request.scope or caller.policy.scope
     (read_of_scope,) = scopes.read_plan(caller, [scope], request.session_id, request.workspace).reads
-    tiers = tuple(dict.fromkeys(request.tiers))
-    tier, after = tiers[0], 0
+    tiers = frozenset(request.tiers)
+    tier, after = ("fact" if "fact" in tiers else "episode"), 0
     if request.cursor is not None:
         named, number = decode_cursor(request.cursor, str, int)
         tier, after = ("episode" if named == "episode" else "fact"), int(number)

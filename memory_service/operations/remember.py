@@ -95,7 +95,12 @@ async def _save(
     session_id = next(iter(sessions), None)
     vectors = await embed_or_wait(services, [fact.text for fact in facts])
 
+    actions: list[str] = []
+    """What this call itself did: a repeat is given an earlier answer and does nothing."""
+
     def work(tx: Transaction) -> FactBatchResponse:
+        actions.clear()
+
         def store() -> FactBatchResponse:
             current = share_generation(
                 tx,
@@ -117,6 +122,7 @@ async def _save(
                 saved.append(RememberResponse(**fact_item(row).model_dump(), generation=current, action=action))
             if any(vector is None for vector in vectors):
                 tx.jobs.enqueue(embed_job(tx), now)
+            actions.extend(answer.action for answer in saved)
             return FactBatchResponse(facts=tuple(saved), generation=current)
 
         home = scopes.home_owner(caller)
@@ -126,21 +132,27 @@ async def _save(
 
     answer = await services.storage.transact(work)
     services.wake()
-    for saved in answer.facts:
-        services.meter.count("facts_written", via="remember", action=saved.action)
+    for action in actions:
+        services.meter.count("facts_written", via="remember", action=action)
     return answer
 
 
 def newcomer(fact: NewFact, said_at: datetime) -> merging.Newcomer:
     """Return a saved fact as merging sees it."""
     return merging.Newcomer(
-        text=fact.text, said_at=said_at, key=fact.key, dedupe_key=fact.dedupe_key, by_extraction=False
+        text=fact.text,
+        said_at=said_at,
+        key=fact.key,
+        dedupe_key=fact.dedupe_key,
+        expires_at=fact.expires_at,
+        by_extraction=False,
     )
 
 
 def fact_draft(caller: Caller, fact: NewFact, owner: Owner, vector: Vector | None, now: datetime) -> FactDraft:
     """Return what will be stored for a fact that a caller saves."""
-    said_at = fact.said_at or now
+    # Nothing is said later than now: a time to come would outlast every later statement under the same key.
+    said_at = min(fact.said_at or now, now)
     return FactDraft(
         owner=owner,
         kind=fact.kind,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
+from memory_service.contract.scopes import Scope
 from memory_service.domain import merging
+from memory_service.errors import FieldProblem, Forbidden
 from memory_service.ports.records import FactChange, FactDraft, FactRow
 from memory_service.ports.storage import Transaction
 
@@ -24,18 +27,29 @@ _REPLACED = (
 def save_fact(
     tx: Transaction, draft: FactDraft, newcomer: merging.Newcomer, *, actor: str, now: datetime
 ) -> tuple[FactRow, Action]:
-    """Store, replace, supersede or ignore; the caller holds the owner's lock (`owners.lock`)."""
-    found = _rivals(tx, draft)
+    """Store, replace, supersede or ignore; the caller holds the owner's lock (`owners.lock`).
+
+    Raises:
+        Forbidden: the draft's label is that of another agent's fact under `shared`.
+    """
+    found = _rivals(tx, draft, now)
     decision = merging.decide(newcomer, [known for known, _ in found.values()])
     match decision:
         case merging.Add():
             return tx.facts.add(draft, fact_id=str(uuid.uuid4()), actor=actor, now=now), "added"
-        case merging.Replace(fact_id):
+        case merging.Replace(fact_id, others):
+            for other in others:
+                valid_to = max(found[other][1].valid_from, draft.valid_from)
+                tx.facts.supersede(other, successor_id=fact_id, valid_to=valid_to, actor=actor, now=now)
             return _replace(tx, draft, fact_id, actor=actor, now=now), "replaced"
+        case merging.Refuse(fact_id):
+            raise _not_ones_own(draft, found[fact_id][1])
         case merging.Supersede(fact_id):
-            row = tx.facts.add(draft, fact_id=str(uuid.uuid4()), actor=actor, now=now)
-            tx.facts.supersede(fact_id, successor_id=row.id, valid_to=draft.valid_from, actor=actor, now=now)
-            return row, "superseded"
+            new_id = str(uuid.uuid4())
+            tx.facts.supersede(fact_id, successor_id=new_id, valid_to=draft.valid_from, actor=actor, now=now)
+            if draft.dedupe_key is None:
+                draft = replace(draft, dedupe_key=found[fact_id][1].dedupe_key)
+            return tx.facts.add(draft, fact_id=new_id, actor=actor, now=now), "superseded"
         case merging.Ignore(fact_id, reason):
             row = found[fact_id][1]
             if reason == "same":
@@ -46,11 +60,29 @@ def save_fact(
             return row, "ignored"
 
 
+def writer(row: FactRow) -> str:
+    """Return the agent that said a fact, or nobody where several did: then it is not one agent's to change."""
+    agents = {source.agent for source in row.sources}
+    return agents.pop() if len(agents) == 1 else ""
+
+
+def _not_ones_own(draft: FactDraft, row: FactRow) -> Forbidden:
+    name = "key" if draft.key is not None and draft.key == row.key else "dedupe_key"
+    return Forbidden(
+        f"the fact with this `{name}` in scope 'shared' is not {draft.source.agent!r}'s to replace; save under another"
+        f" `{name}`, or ask its writer or an admin",
+        [FieldProblem(name, "one that no other agent's fact has", getattr(draft, name))],
+    )
+
+
 def _said_again(tx: Transaction, draft: FactDraft, row: FactRow, *, actor: str, now: datetime) -> FactRow:
-    """Let a known fact count as said when it was said last."""
-    if draft.said_at <= row.said_at:
-        return row
-    return tx.facts.change(row.id, FactChange({"said_at": draft.said_at}), event="restated", actor=actor, now=now)
+    """Let a known fact count as said when it was said last, and last as long as what says the same would."""
+    fields: dict[str, datetime | None] = {}
+    if draft.said_at > row.said_at:
+        fields["said_at"] = draft.said_at
+    if merging.outlives(draft.expires_at, row.expires_at):
+        fields["expires_at"] = draft.expires_at
+    return tx.facts.change(row.id, FactChange(fields), event="restated", actor=actor, now=now) if fields else row
 
 
 def _replace(tx: Transaction, draft: FactDraft, fact_id: str, *, actor: str, now: datetime) -> FactRow:
@@ -59,7 +91,7 @@ def _replace(tx: Transaction, draft: FactDraft, fact_id: str, *, actor: str, now
     return tx.facts.change(fact_id, change, event="replaced", actor=actor, now=now)
 
 
-def _rivals(tx: Transaction, draft: FactDraft) -> dict[str, tuple[merging.Known, FactRow]]:
+def _rivals(tx: Transaction, draft: FactDraft, now: datetime) -> dict[str, tuple[merging.Known, FactRow]]:
     rows: dict[str, tuple[FactRow, float | None]] = {}
     if draft.vector is not None:
         rows.update(
@@ -72,10 +104,10 @@ def _rivals(tx: Transaction, draft: FactDraft) -> dict[str, tuple[merging.Known,
     for row in (*labelled, *tx.facts.by_text(draft.owner, draft.text)):
         if row is not None:
             rows.setdefault(row.id, (row, None))
-    return {fact_id: (_known(row, cosine), row) for fact_id, (row, cosine) in rows.items()}
+    return {fact_id: (_known(draft, row, cosine, now), row) for fact_id, (row, cosine) in rows.items()}
 
 
-def _known(row: FactRow, cosine: float | None) -> merging.Known:
+def _known(draft: FactDraft, row: FactRow, cosine: float | None, now: datetime) -> merging.Known:
     return merging.Known(
         id=row.id,
         text=row.text,
@@ -85,4 +117,7 @@ def _known(row: FactRow, cosine: float | None) -> merging.Known:
         dedupe_key=row.dedupe_key,
         cosine=cosine,
         active=row.valid_to is None,
+        is_own=row.owner.scope is not Scope.SHARED or writer(row) == draft.source.agent,
+        expires_at=row.expires_at,
+        expired=row.expires_at is not None and row.expires_at <= now,
     )

@@ -44,7 +44,12 @@ async def write(
     size = sum(len(turn.content or "") + 100 * len(turn.parts or ()) for turn in request.turns)
     drafts = await asyncio.to_thread(_drafts, services, request) if size > _LARGE_CHARS else _drafts(services, request)
 
+    written: set[int] = set()
+    """The seqs that this call itself gave: a repeat writes nothing."""
+
     def work(tx: Transaction) -> WriteResponse:
+        written.clear()
+
         def append() -> WriteResponse:
             generation = share_generation(
                 tx,
@@ -59,6 +64,7 @@ async def write(
             now = tx.now()
             session = tx.sessions.ensure(owner, fact_scope, now)
             seqs = tx.turns.append(session, drafts, now)
+            written.update(seq for seq in seqs if seq > session.last_seq)
             after = _after(session, seqs, drafts)
             jobs = _enqueue(tx, services, after, request_id) if after.last_seq > session.last_seq else []
             return WriteResponse(
@@ -75,7 +81,7 @@ async def write(
     services.steps.reach(Step.WRITE_STORED)
     if answer.jobs:
         services.wake()
-    services.meter.count("turns_written", len(answer.seqs))
+    services.meter.count("turns_written", len(written))
     return answer
 
 

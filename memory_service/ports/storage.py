@@ -112,10 +112,13 @@ class Sessions(Protocol):
         """Move `extracted_seq` on; False when it no longer is `from_seq`."""
 
     def waiting_for_extraction(self, *, idle_before: datetime, limit: int) -> Sequence[SessionRow]:
-        """Return sessions whose last write is older and whose turns are not all extracted, oldest first."""
+        """Return sessions whose last write is older and whose turns are not all extracted, oldest first.
+
+        One whose extraction is dead waits for a person or for the next write: asking again changes nothing.
+        """
 
     def waiting_for_index(self, *, limit: int) -> Sequence[SessionRow]:
-        """Return sessions that have turns without a vector and no queued or running index_turns job."""
+        """Return sessions that have turns without a vector and no queued, running or dead index_turns job."""
 
 
 class Turns(Protocol):
@@ -264,10 +267,13 @@ class Jobs(Protocol):
         """Lengthen the lease; False when it is no longer ours."""
 
     def finish(self, job: JobRow, now: datetime) -> bool:
-        """Mark as done; False, and the caller must roll back, when the lease is no longer ours."""
+        """Mark as done, its dead twins too; False, and the caller must roll back, when the lease is no longer ours."""
 
     def fail(self, job: JobRow, *, error: str, retry_at: datetime | None, now: datetime) -> bool:
-        """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more."""
+        """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more.
+
+        Of one kind and dedupe key the newest job alone is dead.
+        """
 
     def release(self, job: JobRow, now: datetime) -> bool:
         """Hand back without an attempt (drain)."""

@@ -231,6 +231,7 @@ async def test_filters_choose_among_an_owners_facts(store: Store) -> None:
     assert await listed(store, MINE, since=THEN + timedelta(hours=1)) == ["b"]
     assert await listed(store, MINE, until=THEN) == ["a", "c"]
     assert await listed(store, MINE, min_importance=0.5) == ["a"]
+    assert await listed(store, MINE, as_of=store.clock.now() + timedelta(hours=2)) == ["a", "b"]
     store.clock.advance(timedelta(hours=2))
     assert await listed(store, MINE) == ["a", "b"]
     assert await listed(store) == []

@@ -244,9 +244,26 @@ async def test_all_dead_jobs_are_replayed_and_one_key_is_queued_once(store: Stor
         job = await claimed(store)
         await store.storage.transact(lambda tx, job=job: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
     await enqueue(store, draft(store, "c"))
-    assert await store.storage.transact(lambda tx: tx.jobs.replay(JobState.DEAD, tx.now())) == 4
+    assert await store.storage.transact(lambda tx: tx.jobs.replay(JobState.DEAD, tx.now())) == 3
     counts, _ = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
     assert (counts[JobState.QUEUED], counts[JobState.DEAD], counts[JobState.DONE]) == (3, 0, 2)
+
+
+async def test_of_one_key_the_newest_job_alone_is_dead_and_one_that_succeeds_stands_for_it(store: Store) -> None:
+    ids = []
+    for _ in range(2):
+        ids += await enqueue(store, draft(store))
+        job = await claimed(store)
+        await store.storage.transact(lambda tx, job=job: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+    await enqueue(store, draft(store, kind=JobKind.EXTRACT))
+    job = await claimed(store)
+    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+    assert [(await get(store, job_id)).state for job_id in ids] == [JobState.DONE, JobState.DEAD]
+    await enqueue(store, draft(store))
+    again = await claimed(store)
+    assert await store.storage.transact(lambda tx: tx.jobs.finish(again, tx.now()))
+    counts, _ = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+    assert (counts[JobState.DONE], counts[JobState.DEAD]) == (3, 1)
 
 
 async def test_counts_say_how_late_the_oldest_due_job_is(store: Store) -> None:

@@ -293,7 +293,50 @@ async def test_a_damaged_turn_is_refused(store: Store, field: str) -> None:
             await restore(store, [damaged])
 
 
-@pytest.mark.parametrize("cursor", ["", "x", "[9,1]", "[1]", "[0,1]", '[1,"x"]', "null", "[-1,1]", "[1.5,1]"])
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("turn", "parts.0.type", [{"type": "foo"}]),
+        ("turn", "parts.0.text.more", [{"type": "text", "text": "x", "more": 1}]),
+        ("turn", "parts", "abc"),
+        ("turn", "said_at", 10**18),
+        ("turn", "tokens", -5_000_000),
+        ("turn", "seq", -3),
+        ("turn", "seq", 2**70),
+        ("turn", "session", "bad session id!"),
+        ("turn", "agent", "nobody"),
+        ("session", "last_seq", -1),
+        ("digest", "created_at", -(10**18)),
+        ("fact", "said_at", 10**18),
+        ("fact", "importance", 7),
+        ("fact", "attributes", {"a": "\x00"}),
+        ("fact", "text", ""),
+        ("fact", "history.0.event", [{"event": "melted"}]),
+        ("fact", "sources.0.seqs.0", [{"seqs": [-1]}]),
+        ("", "type", "cake"),
+    ],
+)
+async def test_an_import_names_the_line_and_the_field_that_no_read_could_answer(
+    store: Store, kind: str, field: str, value: Any
+) -> None:
+    await store.storage.transact(populate)
+    good = next(line for line in await export(store) if not kind or line["type"] == kind)
+    name = field.partition(".")[0]
+    if name in {"history", "sources"}:
+        value = [{**good[name][0], **value[0]}]
+    with pytest.raises(InvalidRequest) as refused:
+        await restore(store, [good, {**good, name: value}])
+    where = refused.value.errors[0].field
+    assert where == (f"lines.1.{field}" if not field.endswith(".type") or not kind else "lines.1.parts.0")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "", "x", "[9,1]", "[1]", "[0,1]", '[1,"x"]', "null", "[-1,1]", "[1.5,1]", "[1,true]", "[true,1]", "[1,-1]",
+        f"[1,{2**63}]", "[" * 100_000, '[0,"\\ud800"]', '[0,"\\u0000"]',
+    ],
+)  # fmt: skip
 async def test_a_cursor_that_was_not_given_out_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(InvalidRequest):
         await store.storage.read(lambda tx: tx.moving.export(cursor=cursor, limit=5))

@@ -507,3 +507,44 @@ async def test_turns_past_their_retention_are_no_longer_found(store: Store) -> N
     earlier = timedelta(seconds=1)
     assert await store.storage.transact(lambda tx: tx.turns.expire(before=tx.now() + earlier, limit=1)) == 1
     assert statistics(await episodes(store, asked)) == (1, 1.0, [0, 1], True)
+
+
+async def test_turns_that_an_import_puts_into_a_searched_session_are_found(store: Store) -> None:
+    await write(store, session_of(), *(f"zeppelin {number}" for number in range(6)))
+    lines, _ = await store.storage.read(lambda tx: tx.moving.export(cursor=None, limit=100))
+    turns = [line for line in lines if line["type"] == "turn"]
+    asked = query(None, "zeppelin")
+    whole = statistics(await episodes(store, asked))
+    await store.storage.transact(lambda tx: link_of(tx).run("DELETE FROM @turns"))
+    searches_of(store).clear()
+    assert (await episodes(store, asked)).population == 0
+    for some in (turns[2:4], turns[:2], turns[4:]):
+        await store.storage.transact(lambda tx, some=some: tx.moving.restore(some, tx.now()))
+        found = await episodes(store, asked)
+        searches_of(store).clear()
+        assert same(found, await episodes(store, asked))
+    assert statistics(await episodes(store, asked)) == whole
+
+
+async def test_an_expiry_that_finds_nothing_leaves_what_is_kept_of_every_owner(store: Store) -> None:
+    await write(store, session_of(), "tea")
+    await episodes(store, query(None, "tea"))
+    kept = searches_of(store).cache.nbytes
+    assert kept > 0
+    await store.storage.transact(lambda tx: tx.facts.expire(now=tx.now(), facts_before=None, limit=5))
+    assert searches_of(store).cache.nbytes == kept
+
+
+@pytest.mark.parametrize("exact_rows", [20_000, 2])
+async def test_what_had_expired_at_the_asked_time_is_not_found(store: Store, exact_rows: int) -> None:
+    searches_of(store).limit_exact(exact_rows)
+    ends = store.clock.now() + timedelta(minutes=1)
+
+    def save(tx: Transaction) -> None:
+        for name in ("a", "b", "c"):
+            draft = fact(f"code {name}", pair_of(), expires_at=ends, pinned=True)
+            tx.facts.add(draft, fact_id=name, actor="t", now=tx.now())
+
+    await store.storage.transact(save)
+    for moment, count in ((ends - timedelta(seconds=1), 3), (ends, 0), (ends + timedelta(days=1), 0)):
+        assert (await facts(store, query(None, "code", as_of=moment))).population == count

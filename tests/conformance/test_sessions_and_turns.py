@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from memory_service.contract.scopes import Scope
+from memory_service.contract.sessions import JobKind
 from memory_service.contract.turns import Role
 from memory_service.domain.owners import Owner
-from memory_service.ports.records import DigestRow, SessionRow, TurnDraft, TurnRow
+from memory_service.ports.records import DigestRow, JobDraft, SessionRow, TurnDraft, TurnRow
 from memory_service.ports.storage import Transaction
 from tests.fakes.stores import ALICE, BOB, OTHER_AGENT, Store, pair_of, session_of, turn, vector
 
@@ -236,6 +237,29 @@ async def test_idle_sessions_wait_for_extraction_oldest_first(store: Store) -> N
     assert await waiting() == ["old"]
     store.clock.advance(timedelta(hours=1))
     assert await waiting() == ["old", "older-written-again", "busy"]
+
+
+async def test_a_session_whose_job_is_dead_does_not_wait_for_another(store: Store) -> None:
+    for name in ("dead", "alive"):
+        await write(store, session_of(name), "x")
+    session = await store.storage.read(lambda tx: found(tx, session_of("dead")))
+
+    def die(tx: Transaction, kind: JobKind) -> None:
+        tx.jobs.enqueue(JobDraft(kind, f"{kind}:{session.id}", tx.now(), session_id=session.id), tx.now())
+        job = tx.jobs.claim(kinds=[kind], lease=timedelta(seconds=30), worker="w", now=tx.now())
+        assert job is not None
+        tx.jobs.fail(job, error="x", retry_at=None, now=tx.now())
+
+    for kind in (JobKind.EXTRACT, JobKind.INDEX_TURNS):
+        await store.storage.transact(lambda tx, kind=kind: die(tx, kind))
+    idle = store.clock.now() + timedelta(hours=1)
+    extracted, indexed = await store.storage.read(
+        lambda tx: (
+            tx.sessions.waiting_for_extraction(idle_before=idle, limit=10),
+            tx.sessions.waiting_for_index(limit=10),
+        )
+    )
+    assert [row.owner.session for row in (*extracted, *indexed)] == ["alive", "alive"]
 
 
 async def test_sessions_are_listed_newest_write_first_page_by_page(store: Store) -> None:

@@ -331,17 +331,20 @@ class Walk:
         is_stale = self._build_on(store, who, session, body, draw)
         self._note(body)
         status, answer = await store.ask(who, "POST", "/v1/facts", body)
+        keyed = next((fact for fact in known if key and fact.key == key), None)
         if (scope == "session" and not session) or (scope == "user" and not who.user):
             _equal("status", status, 400)
             return
         if is_stale:
             _equal("status", status, 410)
             return
+        if keyed is not None and scope == "shared" and {place.agent for place in keyed.sources} != {who.agent}:
+            _equal("status", status, 403)
+            return
         _equal("status", status, 201)
         self._know(store, who, session, answer)
         place = Place(who.agent, who.user, session, workspace)
         same = next((fact for fact in known if fact.text == text), None)
-        keyed = next((fact for fact in known if key and fact.key == key), None)
         if same is not None:
             _equal("action", (answer["action"], answer["id"]), ("ignored", same.id))
             same.sources.add(place)

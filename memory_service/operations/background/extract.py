@@ -87,7 +87,7 @@ async def extract(held: HeldJob) -> None:
         if not moved:
             raise LeaseLost(held.job.id)
         for candidate, vector in zip(candidates, vectors, strict=True):
-            said_at = _said_at(candidate, found.turns)
+            said_at = min(_said_at(candidate, found.turns), now)
             newcomer = merging.Newcomer(
                 text=candidate.text,
                 said_at=said_at,

@@ -65,7 +65,7 @@ async def sweep(services: Services, *, upkeep: bool = True) -> int:
 
 
 async def expire(held: HeldJob) -> None:
-    """Delete what is past its time: facts, turns that were folded and extracted, old answers, finished jobs."""
+    """Delete what is past its time: facts, turns whether they were folded and extracted or not, answers, done jobs."""
     retention = held.services.config.retention
 
     def work(tx: Transaction) -> JobDraft | None:

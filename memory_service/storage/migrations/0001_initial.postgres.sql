@@ -179,6 +179,7 @@ CREATE TABLE {schema}.jobs (
     payload TEXT NOT NULL
 );
 CREATE UNIQUE INDEX jobs_queued ON {schema}.jobs (kind, dedupe_key) WHERE state = 'queued';
+CREATE INDEX jobs_dead ON {schema}.jobs (kind, dedupe_key) WHERE state = 'dead';
 CREATE UNIQUE INDEX jobs_lane ON {schema}.jobs (lane) WHERE state = 'running' AND lane IS NOT NULL;
 CREATE INDEX jobs_due ON {schema}.jobs (run_at, id) WHERE state = 'queued';
 CREATE INDEX jobs_leases ON {schema}.jobs (lease_until) WHERE state = 'running';

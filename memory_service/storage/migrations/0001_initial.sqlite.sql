@@ -174,6 +174,7 @@ CREATE TABLE jobs (
     payload TEXT NOT NULL
 );
 CREATE UNIQUE INDEX jobs_queued ON jobs (kind, dedupe_key) WHERE state = 'queued';
+CREATE INDEX jobs_dead ON jobs (kind, dedupe_key) WHERE state = 'dead';
 CREATE UNIQUE INDEX jobs_lane ON jobs (lane) WHERE state = 'running' AND lane IS NOT NULL;
 CREATE INDEX jobs_due ON jobs (run_at, id) WHERE state = 'queued';
 CREATE INDEX jobs_leases ON jobs (lease_until) WHERE state = 'running';

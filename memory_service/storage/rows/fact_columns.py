@@ -154,6 +154,7 @@ def conditions(filters: ItemFilters) -> tuple[str, dict[str, Any]]:
     else:
         where.append(
             "f.status IN ('active', 'superseded') AND f.valid_from <= :at AND (f.valid_to IS NULL OR f.valid_to > :at)"
+            " AND (f.expires_at IS NULL OR f.expires_at > :at)"
         )
         parameters["at"] = micros(filters.as_of)
     if filters.kinds is not None:

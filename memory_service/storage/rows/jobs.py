@@ -1,7 +1,8 @@
 """The durable queue. Due times and leases compare with the database's clock, so replicas need not agree on theirs.
 
 Two partial unique indexes carry the rules: one queued job per kind and dedupe key, one running job per lane.
-A job that must go back while a twin is queued already ends as done and leaves its attempts to the twin.
+A job that must go back while a twin is queued already ends as done and leaves its attempts to the twin. One that
+succeeds does what its dead twins were to do, so they are done with it.
 """
 
 from __future__ import annotations
@@ -87,15 +88,20 @@ class JobQueue:
         return changed == 1
 
     def finish(self, job: JobRow, now: datetime) -> bool:
-        """Mark as done; False, and the caller must roll back, when the lease is no longer ours."""
+        """Mark as done, its dead twins too; False, and the caller must roll back, when the lease is no longer ours."""
         changed = self._link.run(
             f"UPDATE @jobs SET state = 'done', error = NULL, finished_at = :now, {_FREE} WHERE {_HELD}",
             {**_held(job), "now": micros(now)},
         )
+        if changed:
+            self._cover_dead_twins(job.id, now)
         return changed == 1
 
     def fail(self, job: JobRow, *, error: str, retry_at: datetime | None, now: datetime) -> bool:
-        """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more."""
+        """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more.
+
+        Of one kind and dedupe key the newest job alone is dead.
+        """
         found = self._link.row(f"{_SELECT} WHERE {_HELD.replace('id =', 'j.id =', 1)} {LOCK}", _held(job))
         if found is None:
             return False
@@ -105,6 +111,7 @@ class JobQueue:
                 f" {_FREE} WHERE id = :id",
                 {"id": job.id, "error": error, "now": micros(now)},
             )
+            self._cover_dead_twins(job.id, now)
         else:
             self._put_back(found, attempts=found[3] + 1, run_at=micros(retry_at), error=error, now=now)
         return True
@@ -204,6 +211,14 @@ class JobQueue:
             "DELETE FROM @jobs WHERE id IN (SELECT id FROM @jobs WHERE state = 'done' AND finished_at < :before"
             " ORDER BY finished_at LIMIT :limit)",
             {"before": micros(before), "limit": limit},
+        )
+
+    def _cover_dead_twins(self, job_id: str, now: datetime) -> None:
+        """Let a job stand for those of its kind and key that failed for good before it."""
+        self._link.run(
+            "UPDATE @jobs SET state = 'done', finished_at = :now WHERE state = 'dead' AND id <> :id"
+            " AND (kind, dedupe_key) IN (SELECT j.kind, j.dedupe_key FROM @jobs AS j WHERE j.id = :id)",
+            {"id": job_id, "now": micros(now)},
         )
 
     def _claim_one(self, kinds: Sequence[JobKind], lease: timedelta, worker: str) -> Row | None:

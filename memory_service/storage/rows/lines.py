@@ -18,11 +18,12 @@ from memory_service.contract.scopes import FactKind, Scope
 from memory_service.contract.turns import Role
 from memory_service.domain import lexical
 from memory_service.domain.owners import Owner
-from memory_service.errors import InvalidRequest
+from memory_service.errors import FieldProblem, InvalidRequest
 from memory_service.ports.records import ROLES, FactSource, Vector
 from memory_service.storage.encoding import dump, dump_parts, join_terms, moment, vector_bytes, vector_from_bytes
 from memory_service.storage.statements import Link, Row
 
+_LAST_ROW = 2**63 - 1
 Place = str | int
 """Where a page ended: the last row's number, or a principal's hash."""
 
@@ -56,12 +57,17 @@ def read_cursor(text: str | None) -> tuple[int, Place | None]:
         return 0, None
     try:
         stage, place = json.loads(text)
-        if not isinstance(stage, int) or not 0 <= stage < len(STAGES) or not isinstance(place, (str, int)):
+        if type(stage) is not int or not 0 <= stage < len(STAGES) or type(place) is not (int if stage else str):
             raise ValueError(stage)
-        if isinstance(place, str) != (stage == 0):
-            raise ValueError(stage)
-    except (ValueError, TypeError) as error:
-        raise InvalidRequest("`cursor` is not one of an export; start again without it") from error
+        if isinstance(place, int) and not 0 <= place <= _LAST_ROW:
+            raise ValueError(place)
+        if isinstance(place, str):
+            _checked(place)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidRequest(
+            "`cursor` is not one of an export; start again without it",
+            [FieldProblem("cursor", "the `next_cursor` of an earlier answer", None)],
+        ) from error
     return stage, place
 
 

@@ -16,7 +16,7 @@ from memory_service.domain.pages import page
 from memory_service.errors import InvalidRequest
 from memory_service.ports.records import FactSource, OwnerRow, SessionRow
 from memory_service.storage.encoding import micros
-from memory_service.storage.rows import lines
+from memory_service.storage.rows import line_shapes, lines
 from memory_service.storage.rows.fact_columns import INSERT as INSERT_FACT
 from memory_service.storage.rows.fact_columns import INSERT_HISTORY, INSERT_SOURCE, bare, source_values
 from memory_service.storage.rows.facts import FactRows
@@ -68,8 +68,9 @@ class Mover:
         """Store lines in their order; return of each whether it is imported, skipped or tombstoned.
 
         Raises:
-            InvalidRequest: a line is not one of an export.
+            InvalidRequest: a line is not one of an export; it names the line, from 0, and the field.
         """
+        line_shapes.check(found)
         outcomes: list[str] = []
         for kind, run in _runs(found):
             restore = {
@@ -78,12 +79,7 @@ class Mover:
                 "turn": self._restore_turns,
                 "digest": self._restore_digests,
                 "fact": self._restore_facts,
-            }.get(kind)
-            if restore is None:
-                raise InvalidRequest(
-                    f"line type {kind[:40]!r} is not known; expected principal, session, turn, digest"
-                    " or fact, as an export writes them"
-                )
+            }[kind]
             try:
                 outcomes += restore(run, now)
             except (KeyError, TypeError, ValueError, OverflowError) as error:

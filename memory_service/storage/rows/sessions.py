@@ -134,20 +134,22 @@ class SessionRows:
         return changed == 1
 
     def waiting_for_extraction(self, *, idle_before: datetime, limit: int) -> Sequence[SessionRow]:
-        """Return sessions that rest with turns that are not extracted, oldest first."""
+        """Return sessions that rest with turns that are not extracted and whose job is not dead, oldest first."""
         found = self._link.rows(
             f"{_SELECT} WHERE s.extracted_seq < s.last_seq AND s.last_write_at < :before"
+            " AND NOT EXISTS (SELECT 1 FROM @jobs AS j WHERE j.session_id = s.id AND j.kind = 'extract'"
+            " AND j.state = 'dead')"
             " ORDER BY s.last_write_at, s.id LIMIT :limit",
             {"before": micros(idle_before), "limit": limit},
         )
         return [_readable_session(row) for row in found]
 
     def waiting_for_index(self, *, limit: int) -> Sequence[SessionRow]:
-        """Return sessions that have turns without a vector and no queued or running index_turns job."""
+        """Return sessions that have turns without a vector and no queued, running or dead index_turns job."""
         found = self._link.rows(
             f"{_SELECT} WHERE s.id IN (SELECT DISTINCT t.session_id FROM @turns AS t WHERE t.indexed = 0"
             " AND NOT EXISTS (SELECT 1 FROM @jobs AS j WHERE j.session_id = t.session_id"
-            " AND j.kind = 'index_turns' AND j.state IN ('queued', 'running')) LIMIT :limit) ORDER BY s.id",
+            " AND j.kind = 'index_turns' AND j.state IN ('queued', 'running', 'dead')) LIMIT :limit) ORDER BY s.id",
             {"limit": limit},
         )
         return [_readable_session(row) for row in found]

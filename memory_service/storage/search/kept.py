@@ -89,17 +89,21 @@ class KeptTurns(Kept[HomeState]):
         for old, new in changed:
             if new.index_revision != old.index_revision:
                 self._look_again(link, new.session_id)
-            if new.last_seq > old.last_seq:
+            elif new.last_seq > old.last_seq:
                 batch = reading.session_turns(link, self._home, new.session_id, after_seq=old.last_seq)
                 self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
             self._sessions[new.session_id] = new
         return True
 
     def _look_again(self, link: Link, session_id: int) -> None:
-        """Take over vectors that came late, and drop turns that are no longer there."""
+        """Take over vectors that came late and turns that are new, and drop those that are no longer there.
+
+        An import stores turns below a session's last seq, so they are told by their ids.
+        """
         index = self.index
         slots = np.flatnonzero(index.column("is_live") & (index.column("session_ids") == session_id))
-        gone = slots[~np.isin(index.column("row_ids")[slots], reading.turn_ids(link, self._home, session_id))]
+        known, there_now = index.column("row_ids")[slots], reading.turn_ids(link, self._home, session_id)
+        gone = slots[~np.isin(known, there_now)]
         index.kill(gone)
         slots = np.setdiff1d(slots[~index.column("has_vector")[slots]], gone)
         if len(slots):
@@ -109,6 +113,10 @@ class KeptTurns(Kept[HomeState]):
             )
             here, there = _matches(index.column("row_ids")[slots], row_ids)
             index.set_vectors(slots[here], vectors[there])
+        fresh = np.setdiff1d(there_now, known)
+        if len(fresh):
+            batch = reading.turns(link, [self._home], fresh.tolist())
+            index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
 
 
 class KeptFacts(Kept[FactState]):

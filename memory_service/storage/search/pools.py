@@ -47,7 +47,7 @@ def searchable_facts(snapshot: Snapshot, filters: ItemFilters) -> Mask:
         counts = counts & column["is_active"] & (column["expires_at"] > micros(filters.now))
     else:
         at = micros(filters.as_of)
-        counts = counts & (column["valid_from"] <= at) & (column["valid_to"] > at)
+        counts = counts & (column["valid_from"] <= at) & (column["valid_to"] > at) & (column["expires_at"] > at)
     return counts
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
 from memory_service.contract.config import EmbeddingConfig, EngineName, ModelsConfig
+from memory_service.operations import facts
 from tests.fakes.model_server import DIMENSION, EMBEDDINGS, Gate, ModelServer
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import MODEL, Asker, Json, Service, item_texts, problem
@@ -65,6 +67,86 @@ async def test_a_second_save_with_a_dedupe_key_updates_the_first(agent: Asker) -
     assert second["id"] == first["id"]
     assert other["id"] != first["id"]
     assert sorted(await agent.texts()) == ["Order 17 is on its way", "Order 18 is packed"]
+
+
+async def test_a_key_and_a_dedupe_key_of_two_facts_name_one_afterwards(agent: Asker) -> None:
+    drink = await agent.remember("Bob likes tea", key="bob/drink")
+    order = await agent.remember("Order 9 is open", dedupe_key="o9")
+    both = await agent.remember("Bob drinks juice", key="bob/drink", dedupe_key="o9")
+    assert (both["action"], both["id"]) == ("replaced", drink["id"])
+    assert await agent.texts() == ["Bob drinks juice"]
+    assert (await agent.get(f"/v1/facts/{order['id']}"))["superseded_by"] == drink["id"]
+
+
+async def test_a_superseded_facts_key_leads_to_its_successor(agent: Asker) -> None:
+    first = await agent.remember("Carl lives in Rome", key="carl/home", dedupe_key="d")
+    second = await agent.post(f"/v1/facts/{first['id']}/supersede", {"text": "Carl lives in Oslo"})
+    assert second["key"] == "carl/home"
+    third = await agent.remember("Carl lives in Bonn", key="carl/home")
+    assert (third["action"], third["id"]) == ("replaced", second["id"])
+    assert await agent.texts() == ["Carl lives in Bonn"]
+
+
+async def test_a_fact_said_at_a_time_to_come_does_not_outlast_later_ones(agent: Asker) -> None:
+    await agent.remember("Dora works at the mill", key="dora/job", said_at="2099-01-01T00:00:00Z")
+    later = await agent.remember("Dora works at the port", key="dora/job")
+    assert later["action"] == "replaced"
+
+
+async def test_what_is_saved_again_lasts_as_long_as_it_was_last_asked_to(service: Service) -> None:
+    agent = service.agent()
+    ends = (service.clock.now() + timedelta(minutes=1)).isoformat()
+    first = await agent.remember("The meeting room is Atlas", expires_at=ends)
+    again = await agent.remember("The meeting room is Atlas")
+    assert (again["action"], again["id"], again["expires_at"]) == ("ignored", first["id"], None)
+    await agent.remember("The gate is open", expires_at=ends)
+    service.clock.advance(timedelta(minutes=2))
+    assert (await agent.remember("The gate is open"))["action"] == "added"
+    assert item_texts(await agent.recall("gate open", include=["long_term"])) == ["The gate is open"]
+
+
+async def test_another_agents_shared_fact_is_not_replaced_by_its_key_or_a_contradiction(service: Service) -> None:
+    writer, other = service.agent("sharer"), service.agent("also-sharer")
+    vault = await writer.remember("The vault is Alpha", key="vault", pinned=True)
+    refused = problem(
+        await other.ask("POST", "/v1/facts", {"text": "The vault is Beta", "key": "vault"}), 403, "forbidden"
+    )
+    assert [error["field"] for error in refused["errors"]] == ["key"]
+    home = await writer.remember("Carla lives in Rome")
+    assert (await other.remember("Carla lives in Bonn"))["action"] == "added"
+    assert (await writer.get(f"/v1/facts/{home['id']}"))["status"] == "active"
+    assert (await writer.remember("The vault is Gamma", key="vault"))["id"] == vault["id"]
+
+
+async def test_facts_are_listed_before_episodes_whatever_order_is_asked_for(service: Service) -> None:
+    agent = service.agent()
+    await agent.remember("Anna takes coffee")
+    await agent.write("turn one")
+    for tiers in (["fact", "episode"], ["episode", "fact"]):
+        assert await agent.texts(tiers=tiers) == ["Anna takes coffee", "turn one"]
+
+
+async def test_a_patch_that_nulls_what_every_fact_has_is_refused(agent: Asker) -> None:
+    fact = await agent.remember("Anna takes her coffee black")
+    for name in ("text", "tags", "pinned"):
+        problem(await agent.ask("PATCH", f"/v1/facts/{fact['id']}", {name: None}), 422, "invalid-request")
+    assert (await agent.get(f"/v1/facts/{fact['id']}"))["revision"] == fact["revision"]
+
+
+async def test_a_patch_is_of_the_fact_as_it_is_once_other_writers_are_done(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = service.agent()
+    fact = await agent.remember("Anna owns a bicycle")
+    before = await service.services.storage.read(lambda tx: tx.facts.get(fact["id"]))
+    await agent.ask("PATCH", f"/v1/facts/{fact['id']}", {"text": "Anna owns a helicopter"})
+    changeable, looks = facts._changeable, iter([before])
+    monkeypatch.setattr(
+        facts, "_changeable", lambda tx, caller, fact_id: next(looks, None) or changeable(tx, caller, fact_id)
+    )
+    patched = await agent.ask("PATCH", f"/v1/facts/{fact['id']}", {"tags": ["garage"]})
+    assert (patched.status_code, patched.json()["text"]) == (200, "Anna owns a helicopter")
+    assert item_texts(await agent.recall("helicopter", include=["long_term"])) == ["Anna owns a helicopter"]
 
 
 async def test_keys_are_an_owners_own(service: Service) -> None:

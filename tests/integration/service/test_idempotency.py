@@ -119,3 +119,17 @@ async def test_a_turn_with_an_id_is_stored_once_whatever_else_is_sent_with_it(ag
     assert {tuple(answer["seqs"]) for answer in many} == {(1, 2)}
     page = await agent.get("/v1/sessions/s3/turns")
     assert [turn["content"] for turn in page["turns"]] == ["one", "two"]
+
+
+async def test_a_repeat_is_not_counted_as_another_turn_or_fact(service: Service) -> None:
+    agent = service.agent()
+    turns = {"session_id": "s1", "turns": [{"role": "user", "content": "x", "id": "t1"}]}
+    for key in ("w", "w", "other"):
+        await agent.post("/v1/write", turns, key=key)
+        await agent.post("/v1/facts", {"text": "Bob likes rum"}, key="f")
+    lines = (await agent.ask("GET", "/metrics")).text.splitlines()
+    counted = [line for line in lines if "turns_written_total" in line or "facts_written_total" in line]
+    assert [line.rsplit(" ", 1)[1] for line in counted if not line.startswith("#") and not line.endswith(" 0.0")] == [
+        "1.0",
+        "1.0",
+    ]

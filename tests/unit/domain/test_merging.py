@@ -17,6 +17,7 @@ from memory_service.domain.merging import (
     Ignore,
     Known,
     Newcomer,
+    Refuse,
     Replace,
     Supersede,
     decide,
@@ -41,6 +42,44 @@ def test_what_nobody_said_before_is_added() -> None:
 
 def test_the_same_text_is_known_already_whatever_its_case_or_spaces() -> None:
     assert decide(new("ada  lives in KIEL"), [known("Ada lives in Kiel.", cosine=None)]) == Ignore("k1", "same")
+
+
+def test_what_has_expired_is_no_rival_but_gives_its_key_back() -> None:
+    gone = {"expires_at": DAY, "expired": True}
+    assert decide(new("Ada lives in Kiel."), [known("Ada lives in Kiel.", **gone)]) == Add()
+    assert decide(new("Ada lives in Bonn."), [known("Ada lives in Kiel.", **gone)]) == Add()
+    later = known("Ada lives in Kiel.", day=9, key="home", **gone)
+    assert decide(new("Ada lives in Bonn.", key="home"), [later]) == Replace("k1")
+
+
+def test_a_statement_that_says_less_is_kept_where_the_longer_one_ends_before_it() -> None:
+    longer = known("Ada lives in a red house in Kiel.", expires_at=DAY + timedelta(days=9))
+    assert decide(new("Ada lives in Kiel."), [longer]) == Add()
+    sooner = new("Ada lives in Kiel.", expires_at=DAY + timedelta(days=8))
+    assert decide(sooner, [longer]) == Ignore("k1", "less")
+
+
+def test_nothing_of_another_agent_is_replaced_or_superseded() -> None:
+    theirs = {"is_own": False}
+    assert decide(new("Ada lives in Bonn.", key="home"), [known("Ada lives in Kiel.", key="home", **theirs)]) == Refuse(
+        "k1"
+    )
+    assert decide(new("Ada is home.", dedupe_key="d"), [known("Ada is away.", dedupe_key="d", **theirs)]) == Refuse(
+        "k1"
+    )
+    assert decide(new("Ada lives in Bonn."), [known("Ada lives in Kiel.", **theirs)]) == Add()
+    assert decide(new("Ada lives in a red house in Kiel."), [known("Ada lives in Kiel.", **theirs)]) == Add()
+    assert decide(new("Ada lives in Kiel.", key="home"), [known("Ada lives in Kiel.", **theirs)]) == Add()
+    assert decide(new("Ada lives in Kiel."), [known("Ada lives in Kiel.", **theirs)]) == Ignore("k1", "same")
+
+
+def test_labels_of_two_facts_replace_the_one_with_the_key_and_end_the_other() -> None:
+    by_dedupe = replace(known("Order 9 is open.", dedupe_key="o9"), id="k2")
+    both = [by_dedupe, known("Bo likes tea.", key="bo/drink")]
+    juice = new("Bo drinks juice.", key="bo/drink", dedupe_key="o9")
+    assert decide(juice, both) == decide(juice, both[::-1]) == Replace("k1", ("k2",))
+    newer = replace(by_dedupe, said_at=DAY + timedelta(days=9))
+    assert decide(juice, [newer, both[1]]) == Ignore("k2", "older")
 
 
 def test_the_same_stems_in_the_same_order_are_one_statement() -> None:

@@ -1,0 +1,166 @@
+"""What each line of an export must look like, so that an import stores nothing that a later read cannot answer.
+
+Lengths are not bounded here: an export of this store may hold more than a caller may send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from memory_service.contract.base import Text
+from memory_service.contract.ids import AGENT_PATTERN, SESSION_PATTERN, WORKSPACE_PATTERN, FactKey, SessionId, TurnId
+from memory_service.contract.items import FactStatus
+from memory_service.contract.scopes import FactKind, Scope
+from memory_service.contract.turns import Part, Role, storable_json
+from memory_service.errors import FieldProblem, InvalidRequest
+from memory_service.storage.encoding import micros
+
+_Micros = Annotated[
+    int, Field(ge=micros(datetime.min.replace(tzinfo=UTC)), le=micros(datetime.max.replace(tzinfo=UTC)))
+]
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_Ordinal = Annotated[int, Field(ge=1, le=2**53)]
+_Flag = Annotated[int, Field(ge=0, le=1)]
+
+
+def _or_empty(pattern: str) -> StringConstraints:
+    return StringConstraints(pattern=rf"^$|{pattern}")
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, cache_strings="none")
+
+
+class _Principal(_Line):
+    hash: Annotated[Text, Field(min_length=1, max_length=64)]
+    display: Text
+    created_at: _Micros
+
+
+class _Place(_Line):
+    agent: Annotated[str, _or_empty(AGENT_PATTERN)]
+    principal: Annotated[Text, Field(max_length=64)]
+    session: Annotated[str, _or_empty(SESSION_PATTERN)]
+    workspace: Annotated[str, _or_empty(WORKSPACE_PATTERN)]
+
+
+class _OfSession(_Place):
+    agent: Annotated[str, StringConstraints(pattern=AGENT_PATTERN)]
+    session: SessionId
+    created_at: _Micros
+
+
+class _Session(_OfSession):
+    fact_scope: Scope
+    last_seq: _Count
+    folded_seq: _Count
+    extracted_seq: _Count
+    last_write_at: _Micros
+    ended_at: _Micros | None
+
+
+class _Turn(_OfSession):
+    seq: _Ordinal
+    client_id: TurnId | None
+    role: Role
+    infer: _Flag
+    tokens: _Count
+    said_at: _Micros
+    name: Text | None
+    text: Text
+    content: Text | None
+    parts: tuple[Part, ...] | None
+
+
+class _Digest(_OfSession):
+    version: _Ordinal
+    upto_seq: _Count
+    tokens: _Count
+    summary: Text
+
+
+class _Source(_Place):
+    seqs: tuple[_Ordinal, ...]
+
+
+class _Change(_Line):
+    at: _Micros
+    event: Literal["added", "corrected", "restated", "replaced", "superseded", "deleted", "accepted", "rejected"]
+    actor: Text
+    agent: Text
+    principal: Text
+    session: Text
+    text: Text
+
+
+class _Fact(_Place):
+    id: Annotated[Text, Field(min_length=1)]
+    scope: Scope
+    kind: FactKind
+    status: FactStatus
+    key: FactKey | None
+    dedupe_key: FactKey | None
+    said_at: _Micros
+    valid_from: _Micros
+    valid_to: _Micros | None
+    expires_at: _Micros | None
+    created_at: _Micros
+    updated_at: _Micros
+    importance: Annotated[float, Field(ge=0, le=1)] | None
+    pinned: _Flag
+    revision: _Ordinal
+    category: Text | None
+    tags: tuple[Text, ...]
+    text: Annotated[Text, Field(min_length=1)]
+    evidence: Text | None
+    attributes: Annotated[dict[str, Any], AfterValidator(storable_json)]
+    sources: tuple[_Source, ...]
+    history: tuple[_Change, ...]
+
+
+_SHAPES: Mapping[str, type[_Line]] = {
+    "principal": _Principal,
+    "session": _Session,
+    "turn": _Turn,
+    "digest": _Digest,
+    "fact": _Fact,
+}
+
+
+def check(found: Sequence[Mapping[str, Any]]) -> None:
+    """Look at every line before one is stored.
+
+    Raises:
+        InvalidRequest: a line is not one of an export; it names the line, from 0, and the field.
+    """
+    for number, line in enumerate(found):
+        shape = _SHAPES.get(str(line.get("type")))
+        if shape is None:
+            raise _refused([FieldProblem(f"lines.{number}.type", f"one of {', '.join(_SHAPES)}")])
+        try:
+            shape.model_validate(line)
+        except ValidationError as error:
+            raise _refused(
+                [
+                    FieldProblem(".".join(map(str, ("lines", number, *entry["loc"]))), _expected(entry))
+                    for entry in error.errors(include_url=False, include_context=True, include_input=False)[:50]
+                ]
+            ) from None
+
+
+def _expected(entry: Mapping[str, Any]) -> str:
+    """Return what was expected, without what came: that may be somebody's text."""
+    if entry["type"] == "union_tag_invalid":
+        return f"one of {entry['ctx']['expected_tags']}"
+    return str(entry["msg"])
+
+
+def _refused(problems: Sequence[FieldProblem]) -> InvalidRequest:
+    first = problems[0]
+    return InvalidRequest(
+        f"`{first.field}` is not as an export writes it: {first.expected}; nothing was stored", problems
+    )
