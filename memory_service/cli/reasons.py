@@ -43,7 +43,10 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
         (_EVENTS,),
     ),
     "NameConflict": Advice(
-        "an object of this name belongs to somebody else", "rename the store, or remove that object", (_EVENTS,)
+        "an object of this name belongs to somebody else; a store is not Ready for it where that is its Deployment or its"
+        " Service, and `Stalled` alone else",
+        "rename the store, or remove that object",
+        (_EVENTS,),
     ),
     "Paused": Advice("`spec.paused` is true", "set `spec.paused` to false"),
     "WaitingForModelAPI": Advice("the first start waits for a ModelAPI", "make it, or mend it", points_on=True),
