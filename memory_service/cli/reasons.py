@@ -43,8 +43,8 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
         (_EVENTS,),
     ),
     "NameConflict": Advice(
-        "an object of this name belongs to somebody else; a store is not Ready for it where that is its Deployment or its"
-        " Service, and `Stalled` alone else",
+        "an object of this name belongs to somebody else; a store is not Ready for it where that is its Deployment or"
+        " its Service, and `Stalled` alone else",
         "rename the store, or remove that object",
         (_EVENTS,),
     ),
