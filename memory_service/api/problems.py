@@ -10,7 +10,7 @@ from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from memory_service.contract.expectations import expectation
+from memory_service.contract.expectations import counted, expectation
 from memory_service.contract.problems import (
     PROBLEM_MEDIA_TYPE,
     PROBLEM_PREFIX,
@@ -121,7 +121,7 @@ def problem_of(error: MemoryServiceError) -> Response:
 
 def problem_of_validation(error: RequestValidationError) -> Response:
     """Return the Problem that names each wrong field."""
-    fields = [_field_error(entry) for entry in error.errors()]
+    fields = [_field_error(entry) for entry in counted(error.errors())]
     shown = "; ".join(f"{field.field}: {field.expected}" for field in fields[:3])
     more = f" (and {len(fields) - 3} more)" if len(fields) > 3 else ""
     return problem(ProblemKind.INVALID_REQUEST, f"{shown}{more}", fields[:50])

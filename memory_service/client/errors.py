@@ -22,7 +22,7 @@ from http import HTTPStatus
 
 from pydantic import ValidationError
 
-from memory_service.contract.expectations import expectation
+from memory_service.contract.expectations import counted, expectation
 from memory_service.contract.problems import PROBLEM_PREFIX, FieldError, Problem, ProblemKind
 
 
@@ -201,6 +201,6 @@ def from_validation(error: ValidationError, what: str) -> InvalidRequest:
     """Return the exception for values that do not fit the wire's model; values are named, never repeated."""
     fields = tuple(
         FieldError(field=".".join(str(part) for part in item["loc"]) or what, expected=expectation(item))
-        for item in error.errors(include_url=False, include_input=False)
+        for item in counted(error.errors(include_url=False))
     )
     return invalid(f"{what} was not sent: {len(fields)} field(s) are wrong", fields)

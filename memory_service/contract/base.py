@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticKnownError
 
 
 class Wire(BaseModel):
@@ -32,6 +33,13 @@ def _storable(text: str) -> str:
     return text
 
 
+def _written_out(value: Any) -> Any:
+    """Refuse numbers, as such or as text: whether they count seconds or milliseconds would be a guess."""
+    if isinstance(value, int | float) or (isinstance(value, str) and ":" not in value):
+        raise PydanticKnownError("datetime_type")
+    return value
+
+
 def _aware(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError("has no time zone; send RFC 3339 with an offset, for example 2026-01-31T12:00:00Z")
@@ -44,5 +52,5 @@ def _aware(moment: datetime) -> datetime:
 Text = Annotated[str, AfterValidator(_storable)]
 """A string that both databases can hold as it is."""
 
-Time = Annotated[datetime, AfterValidator(_aware)]
+Time = Annotated[datetime, BeforeValidator(_written_out), AfterValidator(_aware)]
 """An aware time, in UTC inside, RFC 3339 with `Z` on the wire."""

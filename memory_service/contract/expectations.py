@@ -6,8 +6,10 @@ repeated here: a value may be somebody's text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Mapping[str, Any])
 
 _KINDS = {
     "string_type": "a string",
@@ -36,6 +38,23 @@ _KINDS = {
     "datetime_object_invalid": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
     "timezone_aware": "a time with an offset, for example 2026-01-31T12:00:00Z",
 }
+
+
+def counted(flaws: Iterable[T]) -> list[T]:
+    """Return the entries of pydantic's `ValidationError.errors()` without those that only follow from others.
+
+    Where an entry of a list is wrong, the list that is left without it is said to be too short as well.
+    """
+    return [flaw for flaw in flaws if not _is_long_enough(flaw)]
+
+
+def _is_long_enough(flaw: Mapping[str, Any]) -> bool:
+    given = flaw.get("input")
+    return (
+        flaw.get("type") == "too_short"
+        and isinstance(given, list | tuple)
+        and len(given) >= flaw.get("ctx", {}).get("min_length", 0)
+    )
 
 
 def expectation(flaw: Mapping[str, Any]) -> str:

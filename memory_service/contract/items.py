@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from memory_service.contract.base import Text, Time, Wire
 from memory_service.contract.limits import MAX_FILTER_VALUES, MAX_TAG_CHARS
@@ -51,15 +52,18 @@ class Item(Wire):
     explain: dict[str, float] | None = Field(default=None, description="Parts of the rank, with `explain: true`.")
 
 
-_Label = Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)]
+Label = Annotated[
+    Text, Field(min_length=1, max_length=MAX_TAG_CHARS), AfterValidator(lambda text: unicodedata.normalize("NFC", text))
+]
+"""A category or a tag; however Unicode composes its letters, it is the same one."""
 
 
 class Filters(Wire):
     """Conditions that every item must meet; an empty list of values is refused, since it would match nothing."""
 
     kinds: Annotated[tuple[Kind, ...], Field(min_length=1, max_length=MAX_FILTER_VALUES)] | None = None
-    categories: Annotated[tuple[_Label, ...], Field(min_length=1, max_length=MAX_FILTER_VALUES)] | None = None
-    tags: Annotated[tuple[_Label, ...], Field(min_length=1, max_length=MAX_FILTER_VALUES)] | None = None
+    categories: Annotated[tuple[Label, ...], Field(min_length=1, max_length=MAX_FILTER_VALUES)] | None = None
+    tags: Annotated[tuple[Label, ...], Field(min_length=1, max_length=MAX_FILTER_VALUES)] | None = None
     since: Time | None = None
     until: Time | None = None
     min_importance: Annotated[float, Field(ge=0, le=1)] | None = None

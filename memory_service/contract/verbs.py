@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from memory_service.contract.base import Text, Time, Wire
 from memory_service.contract.ids import FactKey, SessionId, Workspace
-from memory_service.contract.items import Filters, Item
+from memory_service.contract.items import Filters, Item, Label
 from memory_service.contract.limits import (
     DEFAULT_PAGE,
     MAX_ATTRIBUTES_BYTES,
@@ -19,7 +19,6 @@ from memory_service.contract.limits import (
     MAX_FACTS_PER_BATCH,
     MAX_PAGE,
     MAX_QUERY_CHARS,
-    MAX_TAG_CHARS,
     MAX_TAGS,
     MAX_TOKEN_BUDGET,
     MAX_TOP_K,
@@ -181,12 +180,10 @@ class FactFields(Wire):
     """The guided fields of a fact, all optional."""
 
     kind: FactKind = FactKind.SEMANTIC
-    category: Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)] | None = None
+    category: Label | None = None
     evidence: Annotated[Text, Field(max_length=MAX_EVIDENCE_CHARS)] | None = None
     importance: Annotated[float, Field(ge=0, le=1)] | None = None
-    tags: Annotated[
-        tuple[Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)], ...], Field(max_length=MAX_TAGS)
-    ] = ()
+    tags: Annotated[tuple[Label, ...], Field(max_length=MAX_TAGS)] = ()
     pinned: bool = False
     dedupe_key: FactKey | None = Field(
         default=None, description="A second save with it, in one owner, updates the first."
@@ -246,15 +243,10 @@ class FactPatch(Wire):
     """A correction of one fact; what is left out stays. `revision` refuses (409) a fact that changed meanwhile."""
 
     text: Annotated[Text, Field(min_length=1, max_length=MAX_FACT_CHARS)] | None = None
-    category: Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)] | None = None
+    category: Label | None = None
     evidence: Annotated[Text, Field(max_length=MAX_EVIDENCE_CHARS)] | None = None
     importance: Annotated[float, Field(ge=0, le=1)] | None = None
-    tags: (
-        Annotated[
-            tuple[Annotated[Text, Field(min_length=1, max_length=MAX_TAG_CHARS)], ...], Field(max_length=MAX_TAGS)
-        ]
-        | None
-    ) = None
+    tags: Annotated[tuple[Label, ...], Field(max_length=MAX_TAGS)] | None = None
     pinned: bool | None = None
     expires_at: Time | None = None
     revision: int | None = None

@@ -7,6 +7,7 @@ same rules: so eight sessions that say one thing leave one fact, and merging a b
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -183,8 +184,10 @@ def _is_within(some: Sequence[str], whole: Sequence[str]) -> bool:
 
 
 def normal_text(text: str) -> str:
-    """Return a text without the differences that make no other statement: case, white space, the final stop."""
-    return " ".join(text.casefold().split()).rstrip(".!。 ")
+    """Return a text without the differences that make no other statement: case, white space, the final stop, and how
+    Unicode composes a letter.
+    """
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split()).rstrip(".!。 ")
 
 
 def _same_label(newcomer: Newcomer, fact: Known) -> bool:

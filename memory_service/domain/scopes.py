@@ -327,7 +327,8 @@ def forget_erasure(caller: Caller, scope: Scope | None = None, session_id: str |
     if chosen is Scope.SHARED:
         raise Forbidden(
             "scope 'shared' belongs to all agents of the store and is not erased by one of them; "
-            "delete the agent's own facts by their id, or ask an admin"
+            "delete the agent's own facts by their id, or ask an admin",
+            [FieldProblem("scope", "a scope of the agent's own", chosen.value)],
         )
     if chosen not in caller.writable:
         raise Forbidden(

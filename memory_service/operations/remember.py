@@ -16,7 +16,7 @@ from memory_service.contract.verbs import (
 from memory_service.domain import lexical, merging, scopes
 from memory_service.domain.callers import Caller
 from memory_service.domain.owners import Owner
-from memory_service.errors import InvalidRequest, ModelUnavailable
+from memory_service.errors import FieldProblem, InvalidRequest, ModelUnavailable
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.items import fact_item
@@ -91,7 +91,10 @@ async def _save(
     owners = [scopes.write_owner(caller, fact.scope, fact.session_id, fact.workspace) for fact in facts]
     sessions = {fact.session_id for fact in facts if fact.session_id is not None}
     if len(sessions) > 1:
-        raise InvalidRequest("the facts of one batch belong to at most one session; send a batch for each")
+        raise InvalidRequest(
+            "the facts of one batch belong to at most one session; send a batch for each",
+            [FieldProblem("facts", "facts of one session", f"facts of {len(sessions)} sessions")],
+        )
     session_id = next(iter(sessions), None)
     vectors = await embed_or_wait(services, [fact.text for fact in facts])
 

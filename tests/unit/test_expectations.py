@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from memory_service.contract.expectations import expectation
+from memory_service.contract.expectations import counted, expectation
 from memory_service.contract.sessions import ErasureSubject
 from memory_service.contract.verbs import RecallRequest, RememberRequest, WriteRequest
 
@@ -20,6 +20,8 @@ from memory_service.contract.verbs import RecallRequest, RememberRequest, WriteR
         (RememberRequest, {"text": "a", "owner": "x"}, "owner", "is not a field here; leave it out"),
         (RememberRequest, {"text": 5}, "text", "a string"),
         (RememberRequest, {"text": "a", "importance": 2}, "importance", "at most 1.0"),
+        (RecallRequest, {"query": "a", "filters": {"as_of": 1_700_000_000}}, "filters.as_of", "a time as in RFC 3339"),
+        (RecallRequest, {"query": "a", "filters": {"as_of": "1700000000"}}, "filters.as_of", "a time as in RFC 3339"),
         (RecallRequest, {"query": "a", "top_k": 0}, "top_k", "at least 1"),
         (
             RecallRequest,
@@ -44,3 +46,12 @@ def test_a_wrong_field_is_named_with_what_was_expected(
     flaw = refused.value.errors()[0]
     assert ".".join(str(part) for part in flaw["loc"]) == field
     assert expectation(flaw).startswith(sentence)
+
+
+def test_a_list_is_not_called_empty_for_an_entry_that_is_wrong() -> None:
+    with pytest.raises(ValidationError) as refused:
+        WriteRequest.model_validate({"session_id": "s", "turns": [{"role": "nobody", "content": "x"}]})
+    assert [flaw["loc"] for flaw in counted(refused.value.errors())] == [("turns", 0, "role")]
+    with pytest.raises(ValidationError) as refused:
+        WriteRequest.model_validate({"session_id": "s", "turns": []})
+    assert [flaw["loc"] for flaw in counted(refused.value.errors())] == [("turns",)]

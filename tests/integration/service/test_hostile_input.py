@@ -197,6 +197,17 @@ async def test_a_caller_without_a_token_has_no_large_body_read(service: Service)
     assert status in (401, 422)
 
 
+async def test_every_refused_field_is_named(agent: Asker) -> None:
+    batch = {"facts": [{"text": "a", "session_id": "s1"}, {"text": "b", "session_id": "s2"}]}
+    for path, body, field in (
+        ("/v1/forget", {"confirm": True, "scope": "shared"}, "scope"),
+        ("/v1/facts/batch", batch, "facts"),
+        ("/v1/write", {"session_id": "s1", "turns": [{"role": "nobody", "content": "a"}]}, "turns.0.role"),
+    ):
+        answer = (await agent.ask("POST", path, body)).json()
+        assert [error["field"] for error in answer["errors"]] == [field]
+
+
 async def test_many_probes_at_once_share_a_look_at_the_store(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = service.services.storage
     looks: list[None] = []

@@ -35,6 +35,12 @@ HOSTILE_TEXT = (
 )
 
 
+async def test_a_category_is_the_same_however_its_letters_are_composed(agent: Asker) -> None:
+    await agent.remember("The corner has good cakes", category="Caf\u00e9")
+    found = await agent.recall("good cakes", filters={"categories": ["Cafe\u0301"]})
+    assert item_texts(found) == ["The corner has good cakes"]
+
+
 async def test_nothing_stored_is_no_matches(agent: Asker) -> None:
     found = await agent.recall("walnut", session_id="s1")
     assert found["outcome"] == "no_matches"

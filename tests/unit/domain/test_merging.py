@@ -82,6 +82,10 @@ def test_labels_of_two_facts_replace_the_one_with_the_key_and_end_the_other() ->
     assert decide(juice, [newer, both[1]]) == Ignore("k2", "older")
 
 
+def test_the_same_text_is_known_already_however_its_letters_are_composed() -> None:
+    assert decide(new("Le cafe\u0301"), [known("Le caf\u00e9", cosine=None)]) == Ignore("k1", "same")
+
+
 def test_the_same_stems_in_the_same_order_are_one_statement() -> None:
     assert decide(new("Ada is living in Kiel."), [known("Ada lives in Kiel.")]) == Ignore("k1", "same")
 
