@@ -12,13 +12,25 @@ import pytest
 
 from memory_service.contract.config import ChatConfig
 from memory_service.contract.health import Reason
-from memory_service.errors import ModelUnavailable
+from memory_service.errors import ModelRefused, ModelUnavailable
 from memory_service.ports.models import Message
 from memory_service.providers import open_chat
 from memory_service.providers.endpoint import base_url
 from memory_service.providers.openai_compatible import OpenAIChat
 from tests.fakes.kube_api import make_certificates
-from tests.fakes.model_server import CHAT, MODELS, Body, Gate, HalfClosed, HungUp, ModelServer, Status, Text, Truncated
+from tests.fakes.model_server import (
+    CHAT,
+    MODELS,
+    Body,
+    Gate,
+    HalfClosed,
+    HungUp,
+    ModelServer,
+    Refusing,
+    Status,
+    Text,
+    Truncated,
+)
 from tests.unit.providers.conftest import NoSleep, StillClock
 
 ASK = [Message("user", "say SECRET-WORD")]
@@ -153,7 +165,26 @@ async def test_other_errors_are_not_repeated(make_chat: MakeChat, server: ModelS
     server.script(CHAT, Status(status, code="model_not_found"))
     with pytest.raises(ModelUnavailable, match=str(status)):
         await make_chat().complete(ASK, max_tokens=5)
-    assert server.counts[CHAT] == 1
+    assert len([request for request in server.requests if ASK[0].content in request.prompt]) == 1
+
+
+async def test_a_text_that_is_refused_where_others_are_not_is_no_outage(
+    make_chat: MakeChat, server: ModelServer
+) -> None:
+    server.always(CHAT, Refusing("POISON"))
+    chat = make_chat()
+    with pytest.raises(ModelRefused, match="content_filter"):
+        await chat.complete([Message("user", "POISON")], max_tokens=5)
+    assert chat.state.ok
+
+
+async def test_an_endpoint_that_refuses_everything_is_an_outage(make_chat: MakeChat, server: ModelServer) -> None:
+    server.always(CHAT, Status(400, code="invalid_model"))
+    chat = make_chat()
+    with pytest.raises(ModelUnavailable) as refused:
+        await chat.complete([Message("user", "hello")], max_tokens=5)
+    assert not isinstance(refused.value, ModelRefused)
+    assert chat.state.ok is False
 
 
 @pytest.mark.parametrize("status", [401, 403])
