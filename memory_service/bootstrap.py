@@ -319,7 +319,7 @@ class Runtime:
     @staticmethod
     def _jobs(counters: Counters, now: datetime) -> PartHealth:
         if counters.dead:
-            message = f"{counters.dead} jobs failed too often; look with `memplane jobs list --state dead`"
+            message = f"{counters.dead} jobs failed too often; the log says why; mend it, then `memplane admin replay`"
             return PartHealth(ok=False, reason=Reason.JOBS_DEAD, message=message, since=now)
         if counters.oldest_seconds > LATE_SECONDS:
             message = f"the oldest due job has waited for {counters.oldest_seconds:.0f} s"

@@ -345,6 +345,7 @@ class Outbox:
             if create and not self.exists:
                 self._make_folder()
                 _make_private(self._file)
+            _require_own(self._file)
             uri = f"{self._file.absolute().as_uri()}?mode=rw"
             with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)) as db:
                 for pragma in ("journal_mode=DELETE", "synchronous=FULL", "secure_delete=ON"):
@@ -396,6 +397,12 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
 def _make_private(path: Path) -> None:
     """Make an empty file that only its owner can read; SQLite gives its journal the same mode."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
+
+
+def _require_own(path: Path) -> None:
+    """Refuse a file that another user has put there, as can be done in a temporary folder: it could be read by them."""
+    if hasattr(os, "geteuid") and path.lstat().st_uid != os.geteuid():
+        raise PermissionError(f"{path.name} belongs to another user")
 
 
 def _count(db: sqlite3.Connection, name: CountName, by: int = 1) -> None:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from memory_service.api.app import create_app, create_metrics_app
 from memory_service.bootstrap import Runtime, runs_worker
 from memory_service.contract.config import ServiceConfig, TlsConfig
+from memory_service.contract.health import Reason
 from memory_service.contract.limits import MAX_HEADER_BYTES
 from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
@@ -62,6 +63,8 @@ class _Server(uvicorn.Server):
 
 async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None) -> int:
     stop = stop_on_signals()
+    if config.server.tls is not None:
+        check_certificate(config.server.tls)
     listener = _bind(config.server.host, config.server.port)
     async with Runtime(config, clock=clock, steps=steps) as runtime:
         server = _Server(_settings(create_app(runtime), config))
@@ -139,6 +142,26 @@ def _announce(config: ServiceConfig, listener: socket.socket) -> None:
     scheme = "https" if config.server.tls is not None else "http"
     sys.stderr.write(f"listening on {scheme}://{shown}:{port}\n")
     sys.stderr.flush()
+
+
+def check_certificate(tls: TlsConfig) -> None:
+    """Raise Misconfigured where the certificate and its key cannot be served with."""
+    for name, path in (("server.tls.certFile", tls.cert_file), ("server.tls.keyFile", tls.key_file)):
+        try:
+            Path(path).read_bytes()
+        except OSError as error:
+            raise Misconfigured(
+                f"the file {path!r} of {name} cannot be read: {error.strerror}; mount the Secret that it comes from",
+                reason=Reason.SECRET_MISSING,
+            ) from error
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert_file, tls.key_file)
+    except ssl.SSLError as error:
+        raise Misconfigured(
+            f"server.tls.certFile {tls.cert_file!r} and server.tls.keyFile {tls.key_file!r} are not a certificate and"
+            f" its key in PEM: {error.reason or error}",
+            reason=Reason.NOT_CONFIGURED,
+        ) from error
 
 
 async def _follow_certificate(server: _Server, tls: TlsConfig) -> None:

@@ -111,6 +111,15 @@ def test_what_an_older_version_left_is_carried_over(tmp_path: Path) -> None:
     assert put(outbox, "k1", user="bob") == 3
 
 
+def test_a_file_that_another_user_has_put_there_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(Outbox(tmp_path), "k1")
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(OutboxUnusable, match="belongs to another user"):
+        put(Outbox(tmp_path), "k2")
+    monkeypatch.undo()
+    assert drain(Outbox(tmp_path)) == ["k1"]
+
+
 def test_a_user_has_one_lane_under_every_token_of_an_issuer(tmp_path: Path) -> None:
     def token(subject: object, issuer: str = "https://id.example", salt: str = "") -> str:
         claims = base64.urlsafe_b64encode(json.dumps({"iss": issuer, "sub": subject, "salt": salt}).encode())
