@@ -234,7 +234,8 @@ def test_a_mode_loads_only_its_own_libraries(repository: Path, tmp_path: Path) -
         "class Clock:\n"
         "    def now(self): return datetime.now(UTC)\n"
         "    def shift(self): return timedelta()\n"
-        "config = StorageConfig(type=sys.argv[1], data_dir=sys.argv[2], dsn='postgresql://nowhere.invalid/x')\n"
+        "place = {'local': {'data_dir': sys.argv[2]}, 'external': {'dsn': 'postgresql://nowhere.invalid/x'}}\n"
+        "config = StorageConfig(type=sys.argv[1], **place[sys.argv[1]])\n"
         "open_storage(config, embedding_model='m', dimension=8, clock=Clock())\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules} & {'psycopg', 'chromadb', 'sqlalchemy'}))\n"
     )

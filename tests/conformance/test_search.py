@@ -523,7 +523,9 @@ async def test_turns_that_an_import_puts_into_a_searched_session_are_found(store
         found = await episodes(store, asked)
         searches_of(store).clear()
         assert same(found, await episodes(store, asked))
-    assert statistics(await episodes(store, asked)) == whole
+    # An import makes the stems anew, with those of the date; what the test has written has none of these.
+    population, _, counts, exact = statistics(await episodes(store, asked))
+    assert (population, counts, exact) == (whole[0], whole[2], whole[3])
 
 
 async def test_an_expiry_that_finds_nothing_leaves_what_is_kept_of_every_owner(store: Store) -> None:

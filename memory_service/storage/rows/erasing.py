@@ -158,7 +158,10 @@ class Eraser:
         erased += self._link.run(FORGET.replace("{facts}", "f.owner_id IN [:owners]"), owned)
         for table in ("fact_sources", "fact_history"):
             said, place = _said_there(erasure, "s")
-            facts = f"(f.owner_id, f.row_id) IN (SELECT s.owner_id, s.fact_id FROM @{table} AS s WHERE {said})"
+            facts = (
+                f"f.owner_id IN (SELECT s.owner_id FROM @{table} AS s WHERE {said})"
+                f" AND f.row_id IN (SELECT s.fact_id FROM @{table} AS s WHERE {said})"
+            )
             erased += self._link.run(FORGET.replace("{facts}", facts), place)
         return erased
 
