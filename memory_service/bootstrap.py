@@ -68,9 +68,7 @@ class Runtime:
         self._wakers: list[Callable[[], None]] = []
         self._counted: tuple[datetime, Counters] | None = None
         self._known: dict[Part, PartHealth] = {}
-        self._looking = asyncio.Lock()
-        self._looks = 0
-        self._seen: Mapping[Part, PartHealth] = {}
+        self._look: asyncio.Task[Mapping[Part, PartHealth]] | None = None
 
     async def __aenter__(self) -> Self:
         """Start telling callers apart and opening the storage.
@@ -86,9 +84,10 @@ class Runtime:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close everything in the order in which it is used."""
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
+        for task in (self._look, self._opening):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._services is not None:
             await self._services.storage.close()
         await self._embedder.close()
@@ -135,16 +134,15 @@ class Runtime:
     async def parts(self) -> Mapping[Part, PartHealth]:
         """Return the health of every part; `since` is when a part took its present reason.
 
-        Callers that wait at the same time share a look that began after they asked: probes are anonymous, and however
-        many there are, one of them reads the store at a time.
+        Callers share the look that is under way: probes are anonymous, and however many there are, the store is read
+        for one at a time. Nor does anybody wait for longer than one look, which takes seconds where a database is gone.
         """
-        begun = self._looks
-        async with self._looking:
-            if self._looks == begun:
-                self._looks += 1
-                looked_at = await self._looked_at()
-                self._seen = {part: self._steady(part, health) for part, health in looked_at.items()}
-            return self._seen
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._look_at_all(), name="health")
+        return await asyncio.shield(self._look)
+
+    async def _look_at_all(self) -> Mapping[Part, PartHealth]:
+        return {part: self._steady(part, health) for part, health in (await self._looked_at()).items()}
 
     def _steady(self, part: Part, health: PartHealth) -> PartHealth:
         known = self._known.get(part)

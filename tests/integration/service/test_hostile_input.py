@@ -223,6 +223,32 @@ async def test_many_probes_at_once_share_a_look_at_the_store(service: Service, m
     assert len(looks) <= 2
 
 
+async def test_a_probe_amid_a_slow_look_waits_for_that_look_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = service.services.storage
+    looks, begun, may_end = 0, asyncio.Event(), asyncio.Event()
+    look = storage.health
+
+    async def slow() -> Mapping[str, PartHealth]:
+        nonlocal looks
+        looks += 1
+        begun.set()
+        await may_end.wait()
+        return await look()
+
+    monkeypatch.setattr(storage, "health", slow)
+    first = asyncio.create_task(service.http.get("/readyz"))
+    await begun.wait()
+    impatient = asyncio.create_task(service.http.get("/readyz"))
+    second = asyncio.create_task(service.http.get("/readyz"))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    may_end.set()
+    assert (await first).status_code == (await second).status_code == 200
+    assert looks == 1
+
+
 async def test_headers_that_are_too_large_are_refused(agent: Asker) -> None:
     response = await agent.http.get("/v1/facts", headers={**agent.headers, "X-Long": "a" * MAX_HEADER_BYTES})
     problem(response, 431, "headers-too-large")
