@@ -99,7 +99,7 @@ def test_pods_find_services_of_either_node_by_name_and_address(namespace: Namesp
     name = f"web.{namespace.name}.svc.cluster.local"
     for source in ("near-node0", "near-node1"):
         assert ip in namespace.kubectl.execute(source, "nslookup", name)
-        assert can_fetch(namespace, source, ip, 80)
+        waiting.until("the service", lambda source=source: can_fetch(namespace, source, ip, 80), seconds=30)
 
 
 def test_a_claim_is_bound_and_its_data_outlives_the_pod(namespace: Namespace) -> None:
