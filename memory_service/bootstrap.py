@@ -7,6 +7,7 @@ process still holds make it not ready, with a reason, and never end it. Only wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Mapping
@@ -41,6 +42,8 @@ LATE_SECONDS = 300.0
 """Age of the oldest due job from which jobs are reported as late."""
 COUNTERS_KEPT = timedelta(seconds=5)
 """How long counted facts and jobs are reported again without counting anew."""
+LEFT_BEHIND_KEPT = timedelta(minutes=10)
+"""How long schemas that an earlier store left are reported again without being looked for anew: it takes a connection."""
 
 
 class Runtime:
@@ -68,6 +71,7 @@ class Runtime:
         self._wakers: list[Callable[[], None]] = []
         self._counted: tuple[datetime, Counters] | None = None
         self._known: dict[Part, PartHealth] = {}
+        self._left_behind: tuple[datetime | None, tuple[str, ...]] = (None, ())
         self._look: asyncio.Task[Mapping[Part, PartHealth]] | None = None
 
     async def __aenter__(self) -> Self:
@@ -217,7 +221,7 @@ class Runtime:
             self.meter.gauge("part_ok", float(health.ok), part=part.value)
         self.meter.gauge("ready", float(ready))
         identity = self.authenticator.state()
-        left_behind = await self._services.storage.schemas_left_behind() if self._services is not None else ()
+        left_behind = await self._schemas_left_behind(asks=parts[Part.STORAGE].ok)
         external = self.config.storage.type is StorageType.EXTERNAL
         return HealthReport(
             version=__version__,
@@ -228,10 +232,20 @@ class Runtime:
             bindings_revision=identity.bindings_revision,
             revocation_available=identity.revocation_available,
             schema_name=self.config.storage.schema_name if external else "",
-            schemas_left_behind=tuple(left_behind),
+            schemas_left_behind=left_behind,
             embedding_model=self._embedder.model,
             embedding_dimensions=self._embedder.dimension,
         )
+
+    async def _schemas_left_behind(self, *, asks: bool) -> tuple[str, ...]:
+        """Return the schemas of earlier stores of this name: asked for seldom, and never of a database that is away."""
+        now = self.clock.now()
+        at, known = self._left_behind
+        if asks and self._services is not None and not (at is not None and timedelta() <= now - at < LEFT_BEHIND_KEPT):
+            with contextlib.suppress(StorageUnavailable):
+                known = tuple(await self._services.storage.schemas_left_behind())
+                self._left_behind = now, known
+        return known
 
     async def _open_until_open(self) -> None:
         while self._services is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from memory_service.contract.config import ServiceConfig
-from memory_service.errors import Misconfigured
+from memory_service.contract.health import Part, PartHealth, Reason
+from memory_service.errors import Misconfigured, StorageUnavailable
 from tests.fakes.model_server import ModelServer
 from tests.fakes.postgres import fresh_database
 from tests.fakes.stores import MovableClock
@@ -61,3 +64,34 @@ async def test_two_stores_on_one_database_see_nothing_of_each_other(
         with pytest.raises(Misconfigured, match="store_a"):
             async with Service(stranger, clock, models).running():
                 raise AssertionError("a stranger's schema was opened")
+
+
+async def test_a_report_asks_seldom_for_what_an_earlier_store_left_and_never_of_a_database_that_is_away(
+    service: Service, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, admin = service.services.storage, service.admin()
+    asked = 0
+
+    async def left_behind() -> Sequence[str]:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise StorageUnavailable("away", reason="StorageUnreachable")
+        return ["store_1"]
+
+    async def away() -> Mapping[str, PartHealth]:
+        bad = PartHealth(ok=False, reason=Reason.STORAGE_UNREACHABLE, since=clock.now())
+        return {Part.STORAGE: bad, Part.SCHEMA: bad}
+
+    monkeypatch.setattr(storage, "schemas_left_behind", left_behind)
+    for _ in range(3):
+        assert (await admin.get("/v1/health/report"))["schemas_left_behind"] == ["store_1"]
+    assert asked == 1
+    for times in (2, 3):
+        clock.advance(timedelta(minutes=11))
+        assert (await admin.get("/v1/health/report"))["schemas_left_behind"] == ["store_1"]
+        assert asked == times
+    monkeypatch.setattr(storage, "health", away)
+    clock.advance(timedelta(minutes=11))
+    report = await admin.get("/v1/health/report")
+    assert (report["schemas_left_behind"], report["parts"]["storage"]["ok"], asked) == (["store_1"], False, 3)
