@@ -43,7 +43,7 @@ LATE_SECONDS = 300.0
 COUNTERS_KEPT = timedelta(seconds=5)
 """How long counted facts and jobs are reported again without counting anew."""
 LEFT_BEHIND_KEPT = timedelta(minutes=10)
-"""How long schemas that an earlier store left are reported again without being looked for anew: it takes a connection."""
+"""How long schemas that an earlier store left are reported again without a look, which takes a connection."""
 
 
 class Runtime:
