@@ -27,7 +27,7 @@ from memory_service.ports.storage import Transaction
 from memory_service.storage import counting, errors, migration
 from memory_service.storage.commits import LIMITS, Attempt
 from memory_service.storage.connections import Connection, Connections
-from memory_service.storage.errors import LostRace, unavailable
+from memory_service.storage.errors import LostRace
 from memory_service.storage.postgres_errors import from_postgres, is_lost, may_run_again
 from memory_service.storage.postgres_link import PostgresLink, register_vectors
 from memory_service.storage.postgres_tables import PostgresTables, vectors_schema
@@ -196,7 +196,7 @@ class ExternalStorage:
             return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
         except LostRace as error:
             detail = "older replicas' writes were first while the schema was to change; it is tried again"
-            raise unavailable(detail, reason=Reason.MIGRATING) from error
+            raise errors.unavailable(detail, reason=Reason.MIGRATING) from error
 
     def _migrate(self) -> None:
         try:
@@ -305,18 +305,17 @@ class ExternalStorage:
         return left
 
     def _take(self) -> Connection:
-        """Return a connection. That the store had a DSN and has none now, or a wrong one, is an outage of storage."""
         try:
             return self._connections.take()
         except Misconfigured as error:
-            raise errors.unavailable(error.detail, reason=Reason(error.reason)) from error
+            raise _without_dsn(error) from error
 
     def _outside(self, work: Callable[[Connection], T]) -> T:
         try:
             with self._connections.connect() as connection:
                 return work(connection)
         except Misconfigured as error:
-            raise errors.unavailable(error.detail, reason=Reason(error.reason)) from error
+            raise _without_dsn(error) from error
         except psycopg.Error as error:
             raise from_postgres(error) from error
 
@@ -328,3 +327,8 @@ class ExternalStorage:
         except psycopg.Error:
             connection.close()
         self._connections.give(connection)
+
+
+def _without_dsn(error: Misconfigured) -> StorageUnavailable:
+    """Return the outage that it is when a store that was open has no DSN any more, or a wrong one."""
+    return errors.unavailable(error.detail, reason=Reason(error.reason))

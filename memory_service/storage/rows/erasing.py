@@ -109,9 +109,8 @@ class Eraser:
         """
         named, place = _said_there(erasure, "s")
         alone = (
-            "f.owner_id IN (SELECT s.owner_id FROM @fact_sources AS s WHERE " + named + ")"
-            " AND f.{column} IN (SELECT s.fact_id FROM @fact_sources AS s WHERE " + named + ")"
-            " AND NOT EXISTS (SELECT 1 FROM @fact_sources AS s WHERE s.owner_id = f.owner_id"
+            _named_in("fact_sources", named)
+            + " AND NOT EXISTS (SELECT 1 FROM @fact_sources AS s WHERE s.owner_id = f.owner_id"
             " AND s.fact_id = f.{column} AND NOT (" + named + "))"
         )
         counts = {"facts": 0, "history": 0, "vectors": 0}
@@ -158,10 +157,7 @@ class Eraser:
         erased += self._link.run(FORGET.replace("{facts}", "f.owner_id IN [:owners]"), owned)
         for table in ("fact_sources", "fact_history"):
             said, place = _said_there(erasure, "s")
-            facts = (
-                f"f.owner_id IN (SELECT s.owner_id FROM @{table} AS s WHERE {said})"
-                f" AND f.row_id IN (SELECT s.fact_id FROM @{table} AS s WHERE {said})"
-            )
+            facts = _named_in(table, said).replace("{column}", "row_id")
             erased += self._link.run(FORGET.replace("{facts}", facts), place)
         return erased
 
@@ -188,6 +184,17 @@ def _covered_owners(erasure: Erasure) -> tuple[str, dict[str, str]]:
             return "principal = :principal AND principal <> ''", {"principal": principal}
         case AgentErasure(agent):
             return "agent = :agent AND agent <> ''", {"agent": agent}
+
+
+def _named_in(table: str, condition: str) -> str:
+    """Return the condition that `f` is a fact of rows of a table, for which `condition` holds over `s`.
+
+    Two comparisons and not one of pairs: SQLite misses rows of pairs where an index names the row's number.
+    """
+    return (
+        f"f.owner_id IN (SELECT s.owner_id FROM @{table} AS s WHERE {condition})"
+        f" AND f.{{column}} IN (SELECT s.fact_id FROM @{table} AS s WHERE {condition})"
+    )
 
 
 def _said_there(erasure: Erasure, alias: str) -> tuple[str, dict[str, str]]:
