@@ -1,8 +1,8 @@
 """One run of a write on Postgres, and how a COMMIT is settled whose answer never came.
 
-A transaction that writes leaves a row with a random token. The token decides: it is there, or nothing is. The
-transaction's number is only asked whether the server is still at it; alone it could not decide, since a number whose
-records were never flushed is given again after a crash of the server.
+A transaction that writes leaves a row with a random token, in the round trip that commits it. The token decides: it is
+there, or nothing is. Which of the server's processes ran the transaction, and since when, only tells whether it is
+still at it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Attempt(Generic[T]):
     def __init__(self, link: PostgresLink) -> None:
         self._link = link
         self._token = str(uuid.uuid4())
-        self._transaction_id: str | None = None
+        self._was_sent = False
         self._result: list[T] = []
 
     @property
     def is_unknown(self) -> bool:
-        """Whether something was written and its COMMIT was sent."""
-        return self._transaction_id is not None
+        """Whether COMMIT was sent and no answer came."""
+        return self._was_sent
 
     @property
     def result(self) -> T:
@@ -57,15 +57,9 @@ class Attempt(Generic[T]):
         """Run the work and commit it."""
         self._link.begin(_BEGIN)
         self._result = [work()]
-        marked = self._link.row(
-            "INSERT INTO @commits (token, transaction_id, at) SELECT :token, CAST(pg_current_xact_id() AS TEXT), {now}"
-            " WHERE pg_current_xact_id_if_assigned() IS NOT NULL RETURNING transaction_id",
-            {"token": self._token},
-        )
-        if marked is not None:
-            self._transaction_id = str(marked[0])
-        self._link.commit()
-        self._transaction_id = None
+        self._was_sent = True
+        self._link.commit(self._token)
+        self._was_sent = False
         return self.result
 
     def was_stored(self, connections: Connections, commits_table: str, stopping: threading.Event) -> bool:
@@ -90,14 +84,14 @@ class Attempt(Generic[T]):
 
     def _ask(self, connections: Connections, commits_table: str) -> bool | None:
         with connections.connect() as connection:
-            try:
-                # Asked first: what has ended by then is visible to the next statement.
-                found = connection.execute(
-                    "SELECT pg_xact_status(CAST(CAST(%s AS TEXT) AS XID8))", (self._transaction_id,)
-                ).fetchone()
-            except psycopg.errors.DataError:
-                found = None  # the number lies in the future: it was lost in a crash
+            # Asked first: what has ended by then is visible to the next statement. Where the server hides since when a
+            # process is at its transaction, as from another role, it may be this one.
+            active = connection.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND (xact_start IS NULL"
+                " OR CAST(EXTRACT(EPOCH FROM xact_start) * 1000000 AS BIGINT) = %s)",
+                self._link.server_process,
+            ).fetchone()
             token = connection.execute(f"SELECT 1 FROM {commits_table} WHERE token = %s", (self._token,)).fetchone()
         if token is not None:
             return True
-        return None if found == ("in progress",) else False
+        return False if active is None else None

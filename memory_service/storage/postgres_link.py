@@ -23,7 +23,11 @@ from memory_service.storage.errors import Duplicate, LockTimeout
 from memory_service.storage.statements import Row, Statements
 
 _HEADER = struct.Struct(">HH")
-_CLOCK = "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)"
+_CLOCK = (
+    "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT), pg_backend_pid(),"
+    " CAST(EXTRACT(EPOCH FROM transaction_timestamp()) * 1000000 AS BIGINT)"
+)
+_MARK = "INSERT INTO @commits (token, at)"
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class PostgresLink:
         self._statements = statements
         self._shift = clock.shift() // timedelta(microseconds=1)
         self._began: tuple[int, int] | None = None
+        self.server_process = (0, 0)
+        """The number of the server's process and the microseconds when it began the transaction."""
         # One for all statements: making one costs a third of what a small statement does.
         self._cursor = connection.cursor(binary=True)
 
@@ -91,10 +97,13 @@ class PostgresLink:
         found = self._cursor.fetchone()
         assert found is not None
         self._began = int(found[0]) + self._shift, time.monotonic_ns()
+        self.server_process = int(found[1]), int(found[2])
 
-    def commit(self) -> None:
-        """Commit."""
-        self._cursor.execute("COMMIT")
+    def commit(self, token: str) -> None:
+        """Commit; a transaction that has written anything leaves the token, a UUID, in `commits`."""
+        mark, _ = self._statements.translate(_MARK)
+        values = f"SELECT '{token}', {self.now_micros()} WHERE pg_current_xact_id_if_assigned() IS NOT NULL"
+        self._cursor.execute(f"{mark} {values}; COMMIT", binary=False)
 
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Return all rows."""

@@ -20,6 +20,7 @@ from memory_service.domain.owners import AgentErasure, Owner
 from memory_service.errors import InFlight, Misconfigured, StorageUnavailable
 from memory_service.ports.records import FactSource, JobDraft, JobRow
 from memory_service.ports.storage import Transaction
+from memory_service.storage.connections import Connection, Connections
 from memory_service.storage.external import ExternalStorage
 from memory_service.storage.postgres_link import PostgresLink
 from memory_service.storage.transaction import RowTransaction
@@ -149,13 +150,13 @@ class LostAnswer:
         self.times = 0
         commit = PostgresLink.commit
 
-        def lossy(link: PostgresLink) -> None:
+        def lossy(link: PostgresLink, token: str) -> None:
             if self.times == 0:
                 self.times += 1
                 if arrives:
-                    commit(link)
+                    commit(link, token)
                 terminate_connections(dsn)
-            commit(link)
+            commit(link, token)
 
         monkeypatch.setattr(PostgresLink, "commit", lossy)
 
@@ -169,6 +170,53 @@ async def test_a_commit_whose_answer_is_lost_is_stored_once(
     assert lost.times == 1
     monkeypatch.undo()
     assert await texts(external) == ["once"]
+
+
+async def test_a_commit_that_the_server_is_still_at_is_waited_for(
+    external: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is given up while the transaction is open; it is carried out after the database was asked twice."""
+    commit, connect = PostgresLink.commit, Connections.connect
+    unsettled: list[tuple[PostgresLink, str]] = []
+    asked: list[int] = []
+
+    def lossy(link: PostgresLink, token: str) -> None:
+        if unsettled or asked:
+            return commit(link, token)
+        unsettled.append((link, token))
+        raise psycopg.OperationalError("the answer is lost")
+
+    def counted(connections: Connections) -> Connection:
+        if unsettled:
+            asked.append(1)
+            if len(asked) == 3:
+                commit(*unsettled.pop())
+        return connect(connections)
+
+    monkeypatch.setattr(PostgresLink, "commit", lossy)
+    monkeypatch.setattr(Connections, "connect", counted)
+    runs: list[int] = []
+
+    def work(tx: Transaction) -> int:
+        runs.append(1)
+        return append(tx, "once")
+
+    assert await external.storage.transact(work) == 1
+    assert (len(asked), len(runs)) == (3, 1)
+    assert await texts(external) == ["once"]
+
+
+async def test_only_a_transaction_that_wrote_leaves_a_mark_of_its_commit(external: Store) -> None:
+    def marks(tx: Transaction) -> int:
+        found = link_of(tx).row("SELECT COUNT(*) FROM @commits")
+        assert found is not None
+        return int(found[0])
+
+    before = await external.storage.read(marks)
+    await external.storage.transact(lambda tx: tx.owners.find([pair_of()]))
+    assert await external.storage.read(marks) == before
+    await external.storage.transact(partial(append, text="one"))
+    assert await external.storage.read(marks) == before + 1
 
 
 async def test_a_killed_server_loses_nothing_that_was_acknowledged(own_server: PostgresServer) -> None:

@@ -225,7 +225,6 @@ CREATE INDEX answered_facts_fact ON {schema}.answered_facts (fact_id);
 
 CREATE TABLE {schema}.commits (
     token TEXT PRIMARY KEY,
-    transaction_id TEXT NOT NULL,
     at BIGINT NOT NULL
 );
 CREATE INDEX commits_at ON {schema}.commits (at);

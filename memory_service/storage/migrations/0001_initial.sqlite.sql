@@ -220,7 +220,6 @@ CREATE INDEX answered_facts_fact ON answered_facts (fact_id);
 
 CREATE TABLE commits (
     token TEXT PRIMARY KEY,
-    transaction_id TEXT NOT NULL,
     at INTEGER NOT NULL
 );
 CREATE INDEX commits_at ON commits (at);

@@ -23,6 +23,15 @@ INSERT = (
 HOME = "(SELECT s.home_id FROM @sessions AS s WHERE s.id = :session_id)"
 """The partition key of a session's rows, where only the session's number is known."""
 
+_MOVE = (
+    "UPDATE @sessions SET last_seq = last_seq + :new_turns, window_turns = window_turns + :new_turns,"
+    " window_tokens = window_tokens + :new_tokens, last_write_at = :created_at, ended_at = NULL"
+    " WHERE id = :session_id RETURNING last_seq"
+)
+"""Moves a session's totals; the last of the new turns gets what it returns."""
+
+_APPEND_ONE = f"WITH moved AS ({_MOVE}) {INSERT.replace(':seq,', '(SELECT last_seq FROM moved),')} RETURNING seq"
+
 _IN_SESSION = f"SELECT {COLUMNS} FROM @turns AS t WHERE t.owner_id = :owner_id AND t.session_id = :session_id"
 
 
@@ -48,10 +57,7 @@ class TurnRows:
                 positions[turn.client_id] = len(fresh)
                 places.append(turn.client_id)
             fresh.append(turn)
-        first = self._reserve(session.id, fresh, now) if fresh else 0
-        self._link.run_many(
-            INSERT, [_parameters(session, first + offset, turn, now) for offset, turn in enumerate(fresh)]
-        )
+        first = self._store(session, fresh, now) if fresh else 0
         known.update({client_id: first + offset for client_id, offset in positions.items()})
         return [known[place] if isinstance(place, str) else first + place for place in places]
 
@@ -175,31 +181,35 @@ class TurnRows:
         )
         return {row[0]: row[1] for row in found}
 
-    def _reserve(self, session_id: int, turns: Sequence[TurnDraft], now: datetime) -> int:
-        """Move the session's totals and return the first of the new seqs."""
-        found = self._link.row(
-            "UPDATE @sessions SET last_seq = last_seq + :turns, window_turns = window_turns + :turns,"
-            " window_tokens = window_tokens + :tokens, last_write_at = :now, ended_at = NULL"
-            " WHERE id = :id RETURNING last_seq",
-            {
-                "id": session_id,
-                "turns": len(turns),
-                "tokens": sum(turn.tokens for turn in turns),
-                "now": micros(now),
-            },
-        )
-        assert found is not None, "append takes a session that this transaction holds"
-        return int(found[0]) - len(turns) + 1
+    def _store(self, session: SessionRow, turns: Sequence[TurnDraft], now: datetime) -> int:
+        """Store turns at the end of a session with its new totals, and return the seq of the first."""
+        moved = {
+            "session_id": session.id,
+            "new_turns": len(turns),
+            "new_tokens": sum(turn.tokens for turn in turns),
+            "created_at": micros(now),
+        }
+        if self._link.is_postgres and len(turns) == 1:
+            found = self._link.row(_APPEND_ONE, {**_parameters(session, turns[0], now), **moved})
+            return _seq(found)
+        first = _seq(self._link.row(_MOVE, moved)) - len(turns) + 1
+        rows = [{**_parameters(session, turn, now), "seq": first + offset} for offset, turn in enumerate(turns)]
+        self._link.run_many(INSERT, rows)
+        return first
+
+
+def _seq(found: Row | None) -> int:
+    assert found is not None, "append takes a session that this transaction holds"
+    return int(found[0])
 
 
 def _place(session: SessionRow) -> dict[str, Any]:
     return {"owner_id": session.home_id, "session_id": session.id}
 
 
-def _parameters(session: SessionRow, seq: int, turn: TurnDraft, now: datetime) -> dict[str, Any]:
+def _parameters(session: SessionRow, turn: TurnDraft, now: datetime) -> dict[str, Any]:
     return {
         **_place(session),
-        "seq": seq,
         "client_id": turn.client_id,
         "role": ROLES.index(turn.role),
         "infer": int(turn.infer),
