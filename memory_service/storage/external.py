@@ -276,7 +276,9 @@ class ExternalStorage:
             try:
                 link = self._link(connection)
                 link.begin(_BEGIN_READ)
-                return work(RowTransaction(link, self.searches, writes=False))
+                result = work(RowTransaction(link, self.searches, writes=False))
+                link.end()
+                return result
             except psycopg.Error as error:
                 if is_last or not is_lost(error, connection):
                     raise from_postgres(error) from error

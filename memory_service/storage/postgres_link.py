@@ -105,6 +105,10 @@ class PostgresLink:
         values = f"SELECT '{token}', {self.now_micros()} WHERE pg_current_xact_id_if_assigned() IS NOT NULL"
         self._cursor.execute(f"{mark} {values}; COMMIT", binary=False)
 
+    def end(self) -> None:
+        """End a transaction that only read."""
+        self._cursor.execute("ROLLBACK", binary=False)
+
     def rows(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Return all rows."""
         return self._execute(sql, parameters).fetchall()
