@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
-import ssl
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,19 +15,14 @@ from starlette.types import ASGIApp
 from memory_service.api.app import create_app, create_metrics_app
 from memory_service.bootstrap import Runtime, runs_worker
 from memory_service.contract.config import ServiceConfig, TlsConfig
-from memory_service.contract.health import Reason
 from memory_service.contract.limits import MAX_HEADER_BYTES
 from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
 from memory_service.ports.process import Steps
 from memory_service.process import loops
+from memory_service.process.certificates import check_certificate, follow_certificate
 from memory_service.process.lives import opens_before, stop_on_signals, working
-
-logger = logging.getLogger(__name__)
-
-CERTIFICATE_CHECK_SECONDS = 5.0
-"""How soon a renewed certificate is used."""
 
 
 def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | None = None) -> int:
@@ -87,13 +79,15 @@ async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None
 @contextlib.asynccontextmanager
 async def _listening(server: _Server, listener: socket.socket, tls: TlsConfig | None) -> AsyncIterator[None]:
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    following = asyncio.create_task(_follow_certificate(server, tls), name="certificate") if tls else None
+    following: asyncio.Task[None] | None = None
     try:
         listens = asyncio.create_task(server.listens.wait())
         await asyncio.wait({serving, listens}, return_when=asyncio.FIRST_COMPLETED)
         listens.cancel()
         if serving.done():
             serving.result()
+        if tls is not None and server.config.ssl is not None:
+            following = asyncio.create_task(follow_certificate(server.config.ssl, tls), name="certificate")
         yield
     finally:
         server.should_exit = True
@@ -142,52 +136,3 @@ def _announce(config: ServiceConfig, listener: socket.socket) -> None:
     scheme = "https" if config.server.tls is not None else "http"
     sys.stderr.write(f"listening on {scheme}://{shown}:{port}\n")
     sys.stderr.flush()
-
-
-def check_certificate(tls: TlsConfig) -> None:
-    """Raise Misconfigured where the certificate and its key cannot be served with."""
-    for name, path in (("server.tls.certFile", tls.cert_file), ("server.tls.keyFile", tls.key_file)):
-        try:
-            Path(path).read_bytes()
-        except OSError as error:
-            raise Misconfigured(
-                f"the file {path!r} of {name} cannot be read: {error.strerror}; mount the Secret that it comes from",
-                reason=Reason.SECRET_MISSING,
-            ) from error
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls.cert_file, tls.key_file)
-    except ssl.SSLError as error:
-        raise Misconfigured(
-            f"server.tls.certFile {tls.cert_file!r} and server.tls.keyFile {tls.key_file!r} are not a certificate and"
-            f" its key in PEM: {error.reason or error}",
-            reason=Reason.NOT_CONFIGURED,
-        ) from error
-
-
-async def _follow_certificate(server: _Server, tls: TlsConfig) -> None:
-    """Load a renewed certificate into the server's context: new connections use it, old ones go on."""
-    seen = _stamps(tls)
-    while True:
-        await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
-        current = await asyncio.to_thread(_stamps, tls)
-        if current == seen or None in current:
-            continue
-        context = server.config.ssl
-        try:
-            if context is not None:
-                context.load_cert_chain(tls.cert_file, tls.key_file)
-        except (OSError, ssl.SSLError) as error:
-            logger.warning("renewed certificate not usable", extra={"reason": type(error).__name__})
-            continue
-        seen = current
-        logger.info("certificate renewed")
-
-
-def _stamps(tls: TlsConfig) -> tuple[int | None, ...]:
-    stamps: list[int | None] = []
-    for name in (tls.cert_file, tls.key_file):
-        try:
-            stamps.append(Path(name).stat().st_mtime_ns)
-        except OSError:
-            stamps.append(None)
-    return tuple(stamps)
