@@ -27,7 +27,7 @@ ALGORITHMS = ("RS256", "PS256", "ES256")
 KEYS_SECONDS = 600.0
 """How long a key set counts before it is read again; a key that was taken out is trusted that much longer."""
 UNKNOWN_KEY_SECONDS = 10.0
-"""How often at most an unknown key id makes the set be read again: anybody can send one."""
+"""How often at most a token of no known key makes the set be read again: anybody can send one."""
 RETRY_SECONDS = 1.0
 MAX_KEYS_BYTES = 1024 * 1024
 MAX_KEYS = 100
@@ -71,6 +71,15 @@ class KeySet:
             await self._read(UNKNOWN_KEY_SECONDS)
             found = self._matching(kid, algorithm)
         return found
+
+    async def renewed(self, kid: str | None, algorithm: str) -> Sequence[VerifyKey]:
+        """Return the keys to try where no candidate had made a signature; none when the set is the one they came from.
+
+        An issuer may give its keys no ids, or a new key the id of the last one.
+        """
+        before = self._keys
+        await self._read(UNKNOWN_KEY_SECONDS)
+        return [] if self._keys is before else self._matching(kid, algorithm)
 
     def _matching(self, kid: str | None, algorithm: str) -> Sequence[VerifyKey]:
         return [

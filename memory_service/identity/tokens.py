@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ import jwt
 
 from memory_service.errors import Unauthenticated
 from memory_service.identity.authenticator import Now
-from memory_service.identity.keys import ALGORITHMS, KeySet
+from memory_service.identity.keys import ALGORITHMS, KeySet, VerifyKey
 
 
 class Expired(Unauthenticated):
@@ -69,10 +69,21 @@ async def check_token(token: str, *, issuer: str, keys: KeySet, now: Now) -> Cla
         raise Unauthenticated("the token's header asks for extensions that are not known here")
     if kid is not None and not isinstance(kid, str):
         raise Unauthenticated("the token's key id is not a string")
-    claims = None
-    for candidate in await keys.candidates(kid, algorithm):
+    claims = _decoded(token, algorithm, await keys.candidates(kid, algorithm))
+    if claims is None:
+        claims = _decoded(token, algorithm, await keys.renewed(kid, algorithm))
+    if claims is None:
+        raise Unauthenticated("the token's signature is not of a key of its issuer")
+    if claims.get("iss") != issuer:
+        raise Unauthenticated(f"the token is of another issuer; expected {issuer!r}")
+    return Claims(_audiences(claims), _check_times(claims, now().timestamp()), claims)
+
+
+def _decoded(token: str, algorithm: str, candidates: Iterable[VerifyKey]) -> Mapping[str, Any] | None:
+    """Return the claims under a signature that one of these keys has made, or None."""
+    for candidate in candidates:
         try:
-            claims = jwt.decode(
+            claims: Mapping[str, Any] = jwt.decode(
                 token,
                 candidate.key,
                 algorithms=[algorithm],
@@ -87,14 +98,10 @@ async def check_token(token: str, *, issuer: str, keys: KeySet, now: Now) -> Cla
                     "verify_jti": False,
                 },
             )
-            break
         except (jwt.PyJWTError, ValueError, RecursionError):
             continue
-    if claims is None:
-        raise Unauthenticated("the token's signature is not of a key of its issuer")
-    if claims.get("iss") != issuer:
-        raise Unauthenticated(f"the token is of another issuer; expected {issuer!r}")
-    return Claims(_audiences(claims), _check_times(claims, now().timestamp()), claims)
+        return claims
+    return None
 
 
 def _check_times(claims: Mapping[str, Any], now: float) -> float:
