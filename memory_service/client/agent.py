@@ -82,7 +82,7 @@ class Tool(Generic[T]):
     parameters: Mapping[str, Any]
     call: Callable[..., T]
 
-    def __call__(self, *args: Any, **arguments: Any) -> T:
+    def __call__(self, /, *args: Any, **arguments: Any) -> T:
         """Run the tool."""
         return self.call(*args, **arguments)
 
@@ -170,7 +170,7 @@ class AgentMemory:
             ]
         )
 
-    async def search_memory(self, *args: Any, **arguments: Any) -> dict[str, Any]:
+    async def search_memory(self, /, *args: Any, **arguments: Any) -> dict[str, Any]:
         """Search long-term memory; the tool. Arguments as in `SearchMemory`, and no others.
 
         Raises:
@@ -193,7 +193,7 @@ class AgentMemory:
             found["problem"] = recalled.problem.detail
         return found
 
-    async def save_memory(self, *args: Any, **arguments: Any) -> dict[str, Any]:
+    async def save_memory(self, /, *args: Any, **arguments: Any) -> dict[str, Any]:
         """Save a fact; the tool. Arguments as in `SaveMemory`, and no others.
 
         `saved` is true only when the service has it; `status` says what else became of it.

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from http import HTTPStatus
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -42,7 +43,16 @@ class UnavailableReason(StrEnum):
 
 
 class MemoryClientError(Exception):
-    """Root of everything that the client raises on purpose."""
+    """Root of everything that the client raises on purpose; comes back from pickle as it was."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.args, self.__dict__)
+
+
+def _unpickled(kind: type[MemoryClientError], args: tuple[Any, ...], fields: dict[str, Any]) -> MemoryClientError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class Refuser(StrEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from memory_service.client.errors import ContractError, NotAllowed, Refuser, Ser
 from memory_service.client.transport import BrokenOff, Transport
 from memory_service.client.wire import AGENT_HEADER, AUTHORIZATION, USER_HEADER, Answer, Request
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_ATTEMPTS = 3
@@ -34,7 +36,8 @@ Count = Callable[[str, str], None]
 class Counts:
     """Named counts of what did not go well: refused, unavailable, queued, delivered, dropped, erased.
 
-    `on_count` is called with the name and the verb, for a metrics library of the agent's own.
+    `on_count` is called with the name and the verb, for a metrics library of the agent's own; what it
+    raises is logged.
     """
 
     def __init__(self, on_count: Count | None = None) -> None:
@@ -45,7 +48,10 @@ class Counts:
         """Count one."""
         self.by_name[name] += 1
         if self._on_count is not None:
-            self._on_count(name, verb)
+            try:
+                self._on_count(name, verb)
+            except Exception:  # code of the agent's own, whose failure must not end its memory
+                logger.warning("on_count failed", extra={"count": name, "verb": verb}, exc_info=True)
 
 
 class Exchange:

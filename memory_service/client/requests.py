@@ -84,9 +84,12 @@ def turn_id(idempotency_key: str, index: int) -> str:
 
 
 def _checked(model: type[ModelT], what: str, **fields: Any) -> ModelT:
-    """Return the model of the fields that are given (not None); values are cleaned first."""
+    """Return the model of the fields that are given (not None); values are cleaned first, but for bare numbers.
+
+    A number that JSON does not have is null inside of what is kept, and refused where it says what is wanted.
+    """
     given = {
-        name: value if isinstance(value, BaseModel | datetime) else _plain(value)
+        name: value if isinstance(value, BaseModel | datetime | float) else _plain(value)
         for name, value in fields.items()
         if value is not None
     }
@@ -117,7 +120,7 @@ def _key(key: str | None) -> str:
 
 
 def _text(name: str, value: str, pattern: str) -> str:
-    if not re.fullmatch(pattern, value):
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
         raise errors.invalid(
             f"{name} was not sent", (FieldError(field=name, expected=f"a text that matches {pattern}"),)
         )

@@ -13,7 +13,19 @@ from memory_service.contract.verbs import Outcome
 from tests.fakes.memory_server import MemoryServer, problem
 from tests.integration.client.conftest import MakeClient
 
-OWNERS = ("scope", "scopes", "user", "agent", "agent_id", "user_id", "principal", "session_id", "workspace", "run_id")
+OWNERS = (
+    "self",
+    "scope",
+    "scopes",
+    "user",
+    "agent",
+    "agent_id",
+    "user_id",
+    "principal",
+    "session_id",
+    "workspace",
+    "run_id",
+)
 
 
 async def test_a_run_recalls_before_and_flushes_after(server: MemoryServer, make_client: MakeClient) -> None:

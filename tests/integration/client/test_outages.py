@@ -212,6 +212,20 @@ async def test_a_refused_recall_is_an_outcome_with_its_problem_logged_and_counte
         await client.recall("q", raise_contract_errors=True)
 
 
+async def test_a_metrics_library_that_fails_costs_no_memory(
+    server: MemoryServer, make_client: MakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str, verb: str) -> None:
+        raise RuntimeError("metrics are down")
+
+    server.always = problem(503, "unavailable")
+    client = make_client(on_count=fail)
+    assert (await client.recall("q")).outcome is Outcome.UNAVAILABLE
+    assert (await client.write("s1", [TURN], durable=True)).status == "queued"
+    assert client.counts["unavailable"] >= 2
+    assert any(record.message == "on_count failed" for record in caplog.records)
+
+
 async def test_a_recall_that_is_wrong_before_it_is_sent_is_refused_too(
     server: MemoryServer, make_client: MakeClient
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import uuid
 
 import pytest
 from hypothesis import given
@@ -116,3 +118,18 @@ def test_what_nests_too_deeply_is_kept_as_text() -> None:
 def test_what_is_storable_already_stays_as_it_is() -> None:
     value = {"a": [1, 2.5, "text", None, True]}
     assert storable_json(value) == value
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_number_that_json_does_not_have_is_refused_where_it_says_what_is_wanted(number: float) -> None:
+    for build in (
+        lambda: requests.recall("q", score_floor=number),
+        lambda: requests.remember("a fact", importance=number),
+    ):
+        with pytest.raises(errors.InvalidRequest):
+            build()
+
+
+def test_a_key_that_is_no_text_is_refused_like_any_other_wrong_field() -> None:
+    with pytest.raises(errors.InvalidRequest, match="idempotency_key"):
+        requests.write("s1", [{"role": "user", "content": "a"}], idempotency_key=uuid.uuid4())  # type: ignore[arg-type]
