@@ -15,8 +15,9 @@ import psycopg
 
 from memory_service.contract.config import StorageConfig
 from memory_service.contract.health import Reason
-from memory_service.errors import Misconfigured
-from memory_service.storage.postgres_errors import from_postgres
+from memory_service.errors import Misconfigured, StorageUnavailable
+from memory_service.storage.errors import unavailable
+from memory_service.storage.postgres_errors import from_connecting, from_postgres
 from memory_service.storage.statements import Row
 
 Connection = psycopg.Connection[Row]
@@ -62,6 +63,7 @@ class Connections:
         self._idle: list[tuple[Connection, float]] = []
         self._born: dict[int, float] = {}
         self._failed_at: float | None = None
+        self._failure: StorageUnavailable | None = None
         self._trying = threading.Lock()
         self._closed = False
 
@@ -106,41 +108,61 @@ class Connections:
         self.suspect()
 
     def connect(self) -> Connection:
-        """Return a new connection, in autocommit mode: transactions are begun and ended by hand."""
-        connection = psycopg.connect(
-            dsn(self._config),
-            autocommit=True,
-            prepare_threshold=None,
-            connect_timeout=CONNECT_SECONDS,
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
-            tcp_user_timeout=20_000,
-            application_name="memplane",
-        )
+        """Return a new connection, in autocommit mode: transactions are begun and ended by hand.
+
+        Raises:
+            StorageUnavailable: the database does not answer, or refuses.
+            Misconfigured: there is no DSN, or it is not one.
+        """
+        connection = self._connected()
         try:
             self._prepare(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise from_postgres(error) from error
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _connect_unless_down(self) -> Connection:
-        failed_at = self._failed_at
-        if failed_at is not None and time.monotonic() - failed_at < _QUIET_SECONDS:
-            raise from_postgres(psycopg.OperationalError())
-        probing = failed_at is not None
-        if probing and not self._trying.acquire(blocking=False):
-            raise from_postgres(psycopg.OperationalError())
+    def _connected(self) -> Connection:
         try:
-            connection = self.connect()
+            return psycopg.connect(
+                dsn(self._config),
+                autocommit=True,
+                prepare_threshold=None,
+                client_encoding="UTF8",
+                connect_timeout=CONNECT_SECONDS,
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
+                tcp_user_timeout=20_000,
+                application_name="memplane",
+            )
         except psycopg.ProgrammingError as error:
             raise Misconfigured(
                 "the DSN is not a Postgres URL or connection string", reason=Reason.STORAGE_UNREACHABLE
             ) from error
         except psycopg.Error as error:
-            self._failed_at = time.monotonic()
-            raise from_postgres(error) from error
+            raise from_connecting(error) from error
+
+    def _told(self) -> StorageUnavailable:
+        """Return the last failure to connect for one more caller; each gets an exception of its own."""
+        detail = "no connection to the database" if self._failure is None else self._failure.detail
+        return unavailable(detail, retry_after=2)
+
+    def _connect_unless_down(self) -> Connection:
+        failed_at = self._failed_at
+        if failed_at is not None and time.monotonic() - failed_at < _QUIET_SECONDS:
+            raise self._told()
+        probing = failed_at is not None
+        if probing and not self._trying.acquire(blocking=False):
+            raise self._told()
+        try:
+            connection = self.connect()
+        except StorageUnavailable as error:
+            self._failed_at, self._failure = time.monotonic(), error
+            raise
         finally:
             if probing:
                 self._trying.release()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from memory_service.contract.health import Reason
-from memory_service.errors import Conflict, InvalidRequest, MemoryServiceError, StorageFull
+from memory_service.errors import Conflict, InvalidRequest, MemoryServiceError, StorageFull, StorageUnavailable
 from memory_service.storage.errors import LostRace, unavailable
 
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
@@ -44,5 +46,45 @@ def from_postgres(error: psycopg.Error) -> MemoryServiceError:
         return unavailable(f"the database is busy (code {code}); nothing was stored, repeat soon")
     if may_run_again(error):
         return LostRace()
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return unavailable(
+            "the database only reads, as a standby does; let the DSN lead to the primary. Nothing was stored",
+            retry_after=5,
+        )
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return unavailable(
+            "the role of the DSN may not do this in the store's schema; let the role own the schema and all in it."
+            " Nothing was stored",
+            retry_after=10,
+        )
     name = code or type(error).__name__
     return unavailable(f"the database does not answer ({name}); nothing was stored", retry_after=2)
+
+
+_REFUSALS = (
+    (re.compile(r'database ".*" does not exist'), "there is no such database; make it, or name another one in the DSN"),
+    (
+        re.compile(r'role ".*" does not exist|authentication failed|no password supplied|no pg_hba\.conf entry'),
+        "the server refuses the role or its password; correct the DSN, or what the server lets in",
+    ),
+    (
+        re.compile(r"[Nn]ame or service not known|could not translate host name|failed to resolve host"),
+        "the host of the DSN is not known; correct its name, or look at DNS",
+    ),
+    (
+        re.compile(r"Connection refused|timeout expired|No route to host"),
+        "nothing answers at the DSN's host and port; look at the server and at what is between",
+    ),
+    (re.compile(r"SSL|certificate"), "TLS to the database fails; compare `sslmode` and `sslrootcert` of the DSN"),
+    (re.compile(r"too many clients|remaining connection slots"), "the server has no connection left; raise its limit"),
+)
+"""Why no connection came about: the driver has no code for it, only the server's sentence, which names a role, a host
+or a database, never a row. A sentence in another language than English is told without a reason."""
+
+
+def from_connecting(error: psycopg.Error) -> StorageUnavailable:
+    """Return what it means that no connection could be made."""
+    why = next((sentence for pattern, sentence in _REFUSALS if pattern.search(str(error))), None)
+    if why is None:
+        why = f"no connection to the database ({error.sqlstate or type(error).__name__})"
+    return unavailable(f"{why}. Nothing was stored", retry_after=2)

@@ -31,17 +31,11 @@ class PostgresTables:
 
     def meta(self) -> Mapping[str, str]:
         """Return the store's meta; schema, extension and tables are made if they are missing."""
+        self._require_utf8()
         if vectors_schema(self._connection) is None:
             self._make_extension()
         if self._connection.execute("SELECT to_regclass(%s)", (f'"{self._schema}".meta',)).fetchone() == (None,):
-            self._connection.execute(
-                sql.SQL(
-                    "CREATE SCHEMA IF NOT EXISTS {schema};"
-                    " CREATE TABLE {schema}.meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);"
-                    " CREATE TABLE {schema}.migrations"
-                    " (number BIGINT PRIMARY KEY, name TEXT NOT NULL, sha256 TEXT NOT NULL)"
-                ).format(schema=sql.Identifier(self._schema))
-            )
+            self._make_schema()
         found = self._connection.execute(self._named("SELECT key, value FROM {schema}.meta")).fetchall()
         return {row[0]: row[1] for row in found}
 
@@ -81,6 +75,33 @@ class PostgresTables:
 
     def _named(self, text: str) -> sql.Composed:
         return sql.SQL(text).format(schema=sql.Identifier(self._schema))
+
+    def _require_utf8(self) -> None:
+        encoding = self._connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise Misconfigured(
+                f"the database has the encoding {encoding}, which cannot hold every text; make it anew with"
+                " CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+                reason=Reason.SCHEMA_MISMATCH,
+            )
+
+    def _make_schema(self) -> None:
+        try:
+            if self._connection.execute("SELECT to_regnamespace(%s)", (f'"{self._schema}"',)).fetchone() == (None,):
+                self._connection.execute(self._named("CREATE SCHEMA IF NOT EXISTS {schema}"))
+            self._connection.execute(
+                self._named(
+                    "CREATE TABLE {schema}.meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);"
+                    " CREATE TABLE {schema}.migrations"
+                    " (number BIGINT PRIMARY KEY, name TEXT NOT NULL, sha256 TEXT NOT NULL)"
+                )
+            )
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise Misconfigured(
+                f"the role of the DSN may not make the schema {self._schema!r} or tables in it; as an administrator of"
+                f' this database run CREATE SCHEMA "{self._schema}" AUTHORIZATION with that role',
+                reason=Reason.SCHEMA_MISMATCH,
+            ) from error
 
     def _make_extension(self) -> None:
         try:
