@@ -47,10 +47,16 @@ LEFT_BEHIND_KEPT = timedelta(minutes=10)
 
 
 class Runtime:
-    """One process's service. Enter it, then serve from `services()`; leaving it closes everything."""
+    """One process's service. Enter it, then serve from `services()`; leaving it closes everything.
 
-    def __init__(self, config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | None = None) -> None:
+    A store that is not there is made, unless `creates` is false.
+    """
+
+    def __init__(
+        self, config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | None = None, creates: bool = True
+    ) -> None:
         self.config = config
+        self._creates = creates
         self.clock: Clock = clock or SystemClock()
         self.meter = PrometheusMeter()
         self.authenticator = make_authenticator(config, now=self.clock.now)
@@ -289,6 +295,7 @@ class Runtime:
             embedding_model=self._embedder.model,
             dimension=self._embedder.dimension,
             clock=self.clock,
+            creates=self._creates,
         )
         self._storage_to_be = storage
         try:

@@ -22,15 +22,20 @@ OPEN_SECONDS = 30.0
 
 
 @contextmanager
-def opened(config: ServiceConfig) -> Iterator[Door]:
-    """Open the store, and close it at the end. Ends the command when it cannot be opened."""
+def opened(config: ServiceConfig, *, creates: bool) -> Iterator[Door]:
+    """Open the store, and close it at the end. Ends the command when it cannot be opened.
+
+    Where there is none, one is made if `creates`; otherwise that ends the command too.
+    """
     from memory_service.bootstrap import Runtime
     from memory_service.cli.transfer import Door
+    from memory_service.client.errors import invalid
     from memory_service.contract.config import IdentityConfig, ServerConfig
     from memory_service.contract.health import Part
+    from memory_service.contract.problems import FieldError
     from memory_service.contract.sessions import ImportRequest
     from memory_service.domain.callers import Caller, CallerKind
-    from memory_service.errors import MemoryServiceError, Unavailable
+    from memory_service.errors import InvalidRequest, MemoryServiceError, Unavailable
     from memory_service.operations import admin
 
     # Nobody calls: whoever runs this holds the store's folder or its DSN.
@@ -38,7 +43,7 @@ def opened(config: ServiceConfig) -> Iterator[Door]:
     caller = Caller(CallerKind.ADMIN, "local")
     with asyncio.Runner() as loop:
         try:
-            runtime = loop.run(_entered(Runtime, alone))
+            runtime = loop.run(_entered(Runtime, alone, creates))
         except MemoryServiceError as error:
             fail(f"refused: {error}", Exit.REFUSED, error)
         try:
@@ -55,7 +60,11 @@ def opened(config: ServiceConfig) -> Iterator[Door]:
 
             def store(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
                 request = ImportRequest(lines=tuple(dict(line) for line in lines))
-                answer = loop.run(admin.import_lines(runtime.services(), caller, request))
+                try:
+                    answer = loop.run(admin.import_lines(runtime.services(), caller, request))
+                except InvalidRequest as error:
+                    flaws = [FieldError(field=e.field, expected=e.expected, got=e.got) for e in error.errors]
+                    raise invalid(error.detail, flaws) from error
                 return answer.imported, answer.skipped, answer.tombstoned
 
             yield Door(fetch, store, _place(config.storage))
@@ -75,5 +84,5 @@ def _place(storage: StorageConfig) -> str:
     return f"postgres {hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]}"
 
 
-async def _entered(runtime: Any, config: ServiceConfig) -> Any:
-    return await runtime(config).__aenter__()
+async def _entered(runtime: Any, config: ServiceConfig, creates: bool) -> Any:
+    return await runtime(config, creates=creates).__aenter__()

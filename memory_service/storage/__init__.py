@@ -17,8 +17,12 @@ from memory_service.ports.storage import Storage
 from memory_service.storage.migration import Identity
 
 
-def open_storage(config: StorageConfig, *, embedding_model: str, dimension: int, clock: Clock) -> Storage:
-    """Return the configured backend; nothing is opened before `migrate`.
+def open_storage(
+    config: StorageConfig, *, embedding_model: str, dimension: int, clock: Clock, creates: bool = True
+) -> Storage:
+    """Return the configured backend; nothing is opened before `migrate`, which makes a store where there is none.
+
+    With `creates` false it refuses instead, as Misconfigured, and leaves nothing behind.
 
     Raises:
         Misconfigured: no data folder or DSN can be named.
@@ -36,10 +40,11 @@ def open_storage(config: StorageConfig, *, embedding_model: str, dimension: int,
             clock=clock,
             searches=local_search(folder, dimension),
             lock_wait_seconds=config.lock_wait_seconds,
+            creates=creates,
         )
     from memory_service.storage.external import ExternalStorage
 
-    return ExternalStorage(config, identity=identity, clock=clock, searches=SearchIndex())
+    return ExternalStorage(config, identity=identity, clock=clock, searches=SearchIndex(), creates=creates)
 
 
 def _data_folder(config: StorageConfig) -> Path:

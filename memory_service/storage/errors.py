@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memory_service.contract.health import Reason
-from memory_service.errors import Conflict, StorageUnavailable
+from memory_service.errors import Conflict, Misconfigured, StorageUnavailable
 
 
 class Duplicate(Conflict):
@@ -38,3 +38,10 @@ def unavailable(
 ) -> StorageUnavailable:
     """Return an outage of storage in which nothing was stored."""
     return StorageUnavailable(detail, reason=reason, retry_after=retry_after)
+
+
+def no_store(place: str, setting: str) -> Misconfigured:
+    """Return the exception for a place without a store, where one was to be opened and not made."""
+    return Misconfigured(
+        f"no store is in {place}; name the one that is meant with {setting}", reason=Reason.STORAGE_UNREACHABLE
+    )

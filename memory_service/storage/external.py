@@ -49,9 +49,16 @@ class ExternalStorage:
     """The port's Storage over one schema of a Postgres database. `migrate` opens it."""
 
     def __init__(
-        self, config: StorageConfig, *, identity: migration.Identity, clock: Clock, searches: SearchIndex
+        self,
+        config: StorageConfig,
+        *,
+        identity: migration.Identity,
+        clock: Clock,
+        searches: SearchIndex,
+        creates: bool = True,
     ) -> None:
         self.schema = config.schema_name
+        self._creates = creates
         self.searches = searches
         self._identity = identity
         self._clock = clock
@@ -205,6 +212,8 @@ class ExternalStorage:
                 with connection.transaction():
                     tables = PostgresTables(connection, self.schema, self._identity.dimension)
                     tables.lock()
+                    if not self._creates and not tables.are_there():
+                        raise errors.no_store(f"the schema {self.schema!r} of this database", "storage.schema")
                     steps = migration.migrations("postgres")
                     meta = migration.bring_up_to_date(tables, steps, self._identity)
                 self._vectors = vectors_schema(connection) or "public"

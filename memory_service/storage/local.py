@@ -69,8 +69,10 @@ class LocalStorage:
         clock: Clock,
         searches: SearchIndex,
         lock_wait_seconds: float = 0,
+        creates: bool = True,
     ) -> None:
         self.folder = folder
+        self._creates = creates
         self._identity = identity
         self._clock = clock
         self.searches = searches
@@ -101,6 +103,9 @@ class LocalStorage:
             if self._is_closed:
                 raise self._not_open()
             try:
+                if not self._creates and not self.path.exists():
+                    # Before the lock, which makes the folder.
+                    raise errors.no_store(f"the folder {str(self.folder)!r}", "--data-dir")
                 await asyncio.to_thread(self._lock.take, lambda: self._move_to(Reason.WAITING_FOR_LOCK))
                 self._move_to(Reason.MIGRATING)
                 await asyncio.to_thread(self._open)

@@ -29,12 +29,16 @@ class PostgresTables:
             "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"memplane.migrate.{self._schema}",)
         )
 
+    def are_there(self) -> bool:
+        """Return whether a store was made in this schema."""
+        return self._connection.execute("SELECT to_regclass(%s)", (f'"{self._schema}".meta',)).fetchone() != (None,)
+
     def meta(self) -> Mapping[str, str]:
         """Return the store's meta; schema, extension and tables are made if they are missing."""
         self._require_utf8()
         if vectors_schema(self._connection) is None:
             self._make_extension()
-        if self._connection.execute("SELECT to_regclass(%s)", (f'"{self._schema}".meta',)).fetchone() == (None,):
+        if not self.are_there():
             self._make_schema()
         found = self._connection.execute(self._named("SELECT key, value FROM {schema}.meta")).fetchall()
         return {row[0]: row[1] for row in found}

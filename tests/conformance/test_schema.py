@@ -16,7 +16,7 @@ from memory_service.contract.health import Part, Reason
 from memory_service.errors import Misconfigured, StorageUnavailable
 from memory_service.storage import migration, open_storage
 from memory_service.storage.transaction import RowTransaction
-from tests.fakes.stores import DIMENSION, MODEL, Store
+from tests.fakes.stores import DIMENSION, MODEL, Backends, Store
 
 
 def _tables(dialect: str) -> dict[str, list[str]]:
@@ -156,6 +156,27 @@ async def test_an_edited_migration_is_noticed(store: Store, monkeypatch: pytest.
         await store.reopen()
     monkeypatch.undo()
     await store.reopen()
+
+
+@pytest.mark.parametrize("kind", ["local", "external"])
+async def test_a_store_that_is_only_to_be_read_is_never_made(kind: str, backends: Backends, tmp_path: Path) -> None:
+    async with backends.another(kind, tmp_path) as config:
+        store = Store(config.model_copy(update={"schema_name": "not_there_yet"}))
+        absent = open_storage(
+            store.config, embedding_model=MODEL, dimension=DIMENSION, clock=store.clock, creates=False
+        )
+        for _ in range(2):
+            with pytest.raises(Misconfigured, match="no store is in"):
+                await absent.migrate()
+        await absent.close()
+        await store.open()
+        await store.close()
+        present = open_storage(
+            store.config, embedding_model=MODEL, dimension=DIMENSION, clock=store.clock, creates=False
+        )
+        await present.migrate()
+        assert await present.read(lambda tx: tx.owners.principal_name("")) is None
+        await present.close()
 
 
 async def test_before_it_is_migrated_a_store_says_that_it_is_starting(store: Store) -> None:

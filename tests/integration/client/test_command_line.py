@@ -219,7 +219,8 @@ def test_an_interrupted_export_goes_on_where_it_stopped(server: MemoryServer, tm
     file = tmp_path / "out.jsonl"
     store.fail_at = 2
     assert run("export", str(file)).exit_code == 3
-    with file.open("ab") as out:
+    assert not file.exists()
+    with (tmp_path / "out.jsonl.part").open("ab") as out:
         out.write(b'{"half a li')  # what a crash between two states leaves
     store.fail_at = None
     store.pages = 0
@@ -229,6 +230,52 @@ def test_an_interrupted_export_goes_on_where_it_stopped(server: MemoryServer, tm
     assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
     assert file.stat().st_mode & 0o077 == 0
     assert run("export", str(file)).exit_code == 2
+
+
+@pytest.mark.parametrize("pages", [0, 2])
+def test_an_earlier_export_stays_until_a_new_one_is_whole(pages: int, server: MemoryServer, tmp_path: Path) -> None:
+    store = Store(1_800)
+    server.always = store.act
+    file = tmp_path / "out.jsonl"
+    file.write_text("an earlier export\n")
+    store.fail_at = pages
+    assert run("export", str(file), "--restart").exit_code == 3
+    assert file.read_text() == "an earlier export\n"
+    assert len(list(tmp_path.iterdir())) == (1 if pages == 0 else 3)
+    store.fail_at = None
+    assert run("export", str(file), *(["--restart"] if pages == 0 else [])).exit_code == 0
+    assert [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] == store.lines
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_an_export_from_a_store_that_is_away_leaves_nothing_and_can_be_repeated(
+    server: MemoryServer, tmp_path: Path
+) -> None:
+    store = Store(3)
+    server.always = store.act
+    file = tmp_path / "out.jsonl"
+    store.fail_at = 0
+    assert run("export", str(file)).exit_code == 3
+    assert list(tmp_path.iterdir()) == []
+    store.fail_at = None
+    assert run("export", str(file)).exit_code == 0
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_an_export_replaces_what_a_link_names_and_nothing_but_files(server: MemoryServer, tmp_path: Path) -> None:
+    server.always = Store(3).act
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "out.jsonl").write_text("an earlier export\n")
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(place / "out.jsonl")
+    assert run("export", str(link), "--restart").exit_code == 0
+    assert link.is_symlink()
+    assert len((place / "out.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+    for other in (str(place), "/dev/null"):
+        refused = run("export", other, "--restart")
+        assert (refused.exit_code, "is not a file" in refused.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.jsonl", "place"]
 
 
 def test_an_interrupted_import_goes_on_where_it_stopped(server: MemoryServer, tmp_path: Path) -> None:
@@ -308,12 +355,64 @@ def test_a_line_that_is_none_stops_an_import_with_its_number(server: MemoryServe
     wrong = run("import", str(file))
     assert wrong.exit_code == 2
     assert "line 2" in wrong.stderr
+    assert "nothing of the file is stored" in wrong.stderr
+
+
+@pytest.mark.parametrize("flaw", ["[1]", '{"seq": ', '{"seq": "wrong"}'])
+def test_a_wrong_line_is_named_by_its_place_in_the_file_and_with_what_is_stored(
+    flaw: str, server: MemoryServer, tmp_path: Path
+) -> None:
+    store = Store(1_100)
+
+    def act(server: MemoryServer, connection: Any, request: Received) -> None:
+        for number, line in enumerate(request.body["lines"]):
+            if "seq" in line:
+                detail = f"`lines.{number}.seq` is wrong; nothing was stored"
+                errors = [{"field": f"lines.{number}.seq", "expected": "a whole number"}]
+                refusal = {"type": ".../invalid-request", "title": "t", "status": 422, "detail": detail}
+                answer(422, {**refusal, "errors": errors})(server, connection, request)
+                return
+        store.act(server, connection, request)
+
+    server.always = act
+    file = tmp_path / "in.jsonl"
+    lines = [json.dumps(line) for line in store.lines]
+    # 500 lines of the store and a blank one are behind when the wrong one is met, as the 643rd of the file.
+    file.write_text("\n".join([*lines[:500], "", *lines[500:640], " ", flaw, *lines[640:]]) + "\n")
+    store.fail_at = 1
+    assert run("import", str(file)).exit_code != 0
+    store.fail_at = None
+    wrong = run("import", str(file))
+    assert wrong.exit_code == (1 if flaw.startswith('{"seq": "') else 2)
+    assert "line 643" in wrong.stderr
+    assert "its first 500 line(s) are stored, none after them" in wrong.stderr
+    assert "nothing was stored" not in wrong.stderr
+    assert len(store.imported) == 500
+    file.write_text("".join(f"{line}\n" for line in lines))
+    assert run("import", str(file), "--restart").exit_code == 0
+    assert store.imported == store.lines
+
+
+def test_a_wrong_line_is_named_by_its_place_without_a_service_too(tmp_path: Path) -> None:
+    folder, file = str(tmp_path / "store"), tmp_path / "in.jsonl"
+    file.write_text('\n{"type": "principal", "hash": "h", "display": "d", "created_at": 1}\n{"type": "turn"}\n')
+    wrong = run("import", str(file), "--data-dir", folder)
+    assert wrong.exit_code == 1
+    assert "line 3, agent" in wrong.stderr
+    assert "nothing of the file is stored" in wrong.stderr
 
 
 def test_a_server_and_storage_flags_together_are_refused(tmp_path: Path, server: MemoryServer) -> None:
     both = run("export", str(tmp_path / "out"), "--server", server.url, "--data-dir", str(tmp_path))
     assert both.exit_code == 2
     assert "not both" in both.stderr
+
+
+def test_an_export_makes_no_store_where_there_is_none(tmp_path: Path) -> None:
+    refused = run("export", str(tmp_path / "out.jsonl"), "--data-dir", str(tmp_path / "typo"))
+    assert refused.exit_code == 1
+    assert "typo" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_that_is_not_being_served_is_exported_without_a_service(tmp_path: Path) -> None:
