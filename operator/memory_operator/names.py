@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 GROUP: Final = "memplane.dev"
@@ -30,6 +31,8 @@ TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
 GENERATION_ANNOTATION: Final = f"{GROUP}/store-generation"
 """On a store's Deployment: the generation of the store that it was applied for."""
 ENDPOINT_ANNOTATION: Final = f"{GROUP}/endpoint"
+EARLIER_ACCOUNTS_ANNOTATION: Final = f"{GROUP}/earlier-accounts"
+"""On a Deployment: the ServiceAccounts that pods of earlier templates may still have, separated by commas."""
 MANAGED_SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
@@ -69,6 +72,11 @@ def bindings(store: str, number: int) -> str:
 def binding_row(namespace: str, name: str) -> str:
     """Return the ConfigMap key of an AgentMemory's row; a namespace has no dot, so that it names one object."""
     return f"{namespace}.{name}.json"
+
+
+def earlier_row(namespace: str, name: str, account: str) -> str:
+    """Return the ConfigMap key of the row for an earlier ServiceAccount of an AgentMemory; no name has two dots."""
+    return f"{namespace}.{name}..{hashlib.sha256(account.encode()).hexdigest()[:16]}.json"
 
 
 def agent_binding(name: str) -> str:

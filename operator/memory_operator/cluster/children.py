@@ -39,6 +39,14 @@ class Child:
     """On a store's Deployment: the digest of its pod template."""
     store_generation: str | None = None
     """On a store's Deployment: the generation of the store that it was applied for."""
+    account: str | None = None
+    """On a Deployment: the ServiceAccount of its pod template."""
+    earlier_accounts: tuple[str, ...] = ()
+    """On a Deployment: those that pods of earlier templates may still have."""
+
+    def accounts_beside(self, account: str) -> tuple[str, ...]:
+        """Return the ServiceAccounts that pods of a Deployment may have, but for this one."""
+        return tuple(sorted({*self.earlier_accounts, *((self.account,) if self.account else ())} - {account}))
 
 
 def _owner(body: Mapping[str, Any]) -> tuple[ReconcileKey | None, str | None]:
@@ -116,6 +124,11 @@ def claim_state(body: Mapping[str, Any]) -> ClaimState:
     )
 
 
+def _account(body: Mapping[str, Any]) -> str | None:
+    template = (body.get("spec") or {}).get("template") or {}
+    return (template.get("spec") or {}).get("serviceAccountName")
+
+
 def _data_keys(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sys.intern(key) for name in ("data", "binaryData") for key in body.get(name) or ())
 
@@ -129,6 +142,7 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
     """Return what is kept of a child."""
     owner, controller_uid = _owner(body)
     annotations = body["metadata"].get("annotations") or {}
+    earlier = annotations.get(names.EARLIER_ACCOUNTS_ANNOTATION) if kind == kinds.DEPLOYMENT else None
     return Child(
         kind=kind.name,
         key=key_of(body),
@@ -142,4 +156,6 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         template=annotations.get(names.TEMPLATE_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         store_generation=annotations.get(names.GENERATION_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
+        account=_account(body) if kind == kinds.DEPLOYMENT else None,
+        earlier_accounts=tuple(earlier.split(",")) if earlier else (),
     )

@@ -17,7 +17,7 @@ def account_name(store: MemoryStore) -> str:
 
 
 def service_account(store: MemoryStore) -> list[Manifest]:
-    """Return the account, unless the spec names one that somebody else keeps."""
+    """Return the account, unless the spec names one: that is somebody else's to keep, and never ours to remove."""
     if store.spec.service_account_name is not None:
         return []
     return [
@@ -32,8 +32,10 @@ def service_account(store: MemoryStore) -> list[Manifest]:
     ]
 
 
-def bindings_role(store: MemoryStore, config_maps: Sequence[str]) -> list[Manifest]:
-    """Return the Role that allows to watch these ConfigMaps, and its binding to the store's account."""
+def bindings_role(
+    store: MemoryStore, config_maps: Sequence[str], earlier_accounts: Sequence[str] = ()
+) -> list[Manifest]:
+    """Return the Role that allows to watch these ConfigMaps, and its binding to the accounts of the store's pods."""
     name, labels = names.memory(store.id.name), store_labels(store.id.name)
     rules = [
         {
@@ -43,12 +45,15 @@ def bindings_role(store: MemoryStore, config_maps: Sequence[str]) -> list[Manife
             "verbs": ["get", "list", "watch"],
         }
     ]
-    subject = {"kind": "ServiceAccount", "name": account_name(store), "namespace": store.id.namespace}
+    subjects = [
+        {"kind": "ServiceAccount", "name": account, "namespace": store.id.namespace}
+        for account in (account_name(store), *earlier_accounts)
+    ]
     role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
     api = "rbac.authorization.k8s.io/v1"
     return [
         child(store.id, api, "Role", name, labels, rules=rules),
-        child(store.id, api, "RoleBinding", name, labels, roleRef=role_ref, subjects=[subject]),
+        child(store.id, api, "RoleBinding", name, labels, roleRef=role_ref, subjects=subjects),
     ]
 
 

@@ -14,7 +14,7 @@ from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.quantity import resources
 from memory_operator.desired import bindings
-from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child
+from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child, earlier_accounts
 from memory_operator.settings import OperatorSettings
 from memory_service.contract import pods
 from memory_service.contract.bindings import BINDING_FILE, ProjectedBinding
@@ -34,6 +34,8 @@ class AgentInputs:
     """Where its store is, or was when last seen."""
     started_endpoint: str | None = None
     """The endpoint that its pods were started with; None before the first Deployment."""
+    earlier_accounts: tuple[str, ...] = ()
+    """ServiceAccounts that pods of earlier templates may still have."""
     may_start: bool = True
     """Whether the Deployment may be made: False while the first creation waits for the store."""
 
@@ -173,7 +175,10 @@ def deployment(inputs: AgentInputs) -> Manifest | None:
         "Deployment",
         agent.id.name,
         agent_labels(agent.id.name),
-        annotations={names.ENDPOINT_ANNOTATION: started} if started else None,
+        annotations={
+            **({names.ENDPOINT_ANNOTATION: started} if started else {}),
+            **earlier_accounts(inputs.earlier_accounts),
+        },
         spec={
             "replicas": agent.spec.agent.replicas,
             "revisionHistoryLimit": 3,
@@ -230,7 +235,7 @@ def desired_objects(inputs: AgentInputs) -> tuple[tuple[Manifest, ...], frozense
     """Return an agent's objects in the order in which they are applied, and those that stay as they are."""
     agent = inputs.agent
     objects = [service_account(agent), config_map(inputs), service(agent)]
-    held: set[tuple[str, str]] = set()
+    held = {("ServiceAccount", account) for account in (agent.service_account, *inputs.earlier_accounts)}
     if agent.store is not None and inputs.store is None:
         held.add(("ConfigMap", names.agent_binding(agent.id.name)))
     if inputs.may_start:

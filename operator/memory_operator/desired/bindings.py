@@ -34,17 +34,22 @@ def policy(agent: AgentMemory, store: MemoryStore) -> BindingPolicy:
     )
 
 
-def row(agent: AgentMemory, store: MemoryStore) -> tuple[str, str]:
-    """Return the ConfigMap key and the JSON text of an agent's binding."""
+def row(agent: AgentMemory, store: MemoryStore, earlier_account: str | None = None) -> tuple[str, str]:
+    """Return the ConfigMap key and the JSON text of an agent's binding.
+
+    With an earlier ServiceAccount: the same binding for the pods that still have that one.
+    """
     allowed = policy(agent, store)
     binding = Binding(
         **{name: getattr(allowed, name) for name in BindingPolicy.model_fields},
         agent=names.agent_identity(agent.id.namespace, agent.id.name),
         namespace=agent.id.namespace,
-        service_account=agent.service_account,
+        service_account=earlier_account or agent.service_account,
         created_at=agent.id.created_at,
     )
     text = canonical_json(binding.model_dump(mode="json", by_alias=True))
+    if earlier_account is not None:
+        return names.earlier_row(agent.id.namespace, agent.id.name, earlier_account), text
     return names.binding_row(agent.id.namespace, agent.id.name), text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memory_operator import names
@@ -70,6 +70,11 @@ def child(
     if is_owned:
         metadata["ownerReferences"] = [owner_reference(owner)]
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
+
+
+def earlier_accounts(accounts: Sequence[str]) -> dict[str, str]:
+    """Return the annotation that keeps, over a restart of the operator, which ServiceAccounts older pods have."""
+    return {names.EARLIER_ACCOUNTS_ANNOTATION: ",".join(accounts)} if accounts else {}
 
 
 def checksum(text: str) -> str:

@@ -24,6 +24,8 @@ class StoreInputs:
     parts: Mapping[int, Mapping[str, str]] = field(default_factory=lambda: bindings.layout({}, {}))
     """The bindings: for each part, ConfigMap key to JSON text."""
     existing_claim: volume.ExistingClaim | None = None
+    earlier_accounts: tuple[str, ...] = ()
+    """ServiceAccounts that pods of earlier templates may still have: they keep what those pods need."""
     may_start: bool = True
     """Whether the Deployment may be made or changed: False until the ModelAPIs are ready for the first time."""
 
@@ -41,7 +43,9 @@ def desired_objects(inputs: StoreInputs) -> Desired:
     store, settings = inputs.store, inputs.settings
     objects: list[Manifest] = [
         *access.service_account(store),
-        *access.bindings_role(store, bindings.config_map_names(store.id.name, len(inputs.parts))),
+        *access.bindings_role(
+            store, bindings.config_map_names(store.id.name, len(inputs.parts)), inputs.earlier_accounts
+        ),
         *bindings.config_maps(store, inputs.parts),
         network.service(store),
     ]
@@ -50,15 +54,15 @@ def desired_objects(inputs: StoreInputs) -> Desired:
     if store.is_local:
         objects.append(volume.claim(store, inputs.existing_claim))
     objects += workload.disruption_budget(store)
-    held: set[tuple[str, str]] = set()
+    held = {("ServiceAccount", account) for account in (access.account_name(store), *inputs.earlier_accounts)}
     if all(name in inputs.models for name in store.model_apis):
         text = config.config_text(config.service_config(store, inputs.models, settings))
         objects.append(config.config_map(store, text))
         if inputs.may_start:
-            objects.append(workload.deployment(store, inputs.models, text, settings))
+            objects.append(workload.deployment(store, inputs.models, text, settings, inputs.earlier_accounts))
     else:
         held.add(("ConfigMap", names.config(store.id.name)))
-    if not inputs.may_start or held:
+    if objects[-1]["kind"] != "Deployment":
         held.add(("Deployment", names.memory(store.id.name)))
     if settings.service_monitors:
         objects.append(network.service_monitor(store, settings))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from memory_operator import names
@@ -10,6 +10,7 @@ from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
 from memory_operator.crd.quantity import resources
+from memory_operator.desired import metadata
 from memory_operator.desired.access import account_name
 from memory_operator.desired.bindings import MOUNTED_PARTS, config_map_names
 from memory_operator.desired.config import (
@@ -208,7 +209,11 @@ def _pod(store: MemoryStore, models: Mapping[str, ModelApi], settings: OperatorS
 
 
 def deployment(
-    store: MemoryStore, models: Mapping[str, ModelApi], config_text: str, settings: OperatorSettings
+    store: MemoryStore,
+    models: Mapping[str, ModelApi],
+    config_text: str,
+    settings: OperatorSettings,
+    earlier_accounts: Sequence[str] = (),
 ) -> Manifest:
     """Return the Deployment of a store; a changed configuration changes its pod template."""
     name = store.id.name
@@ -229,6 +234,7 @@ def deployment(
         annotations={
             names.TEMPLATE_ANNOTATION: checksum(canonical_json(template)),
             names.GENERATION_ANNOTATION: str(store.id.generation),
+            **metadata.earlier_accounts(earlier_accounts),
         },
         spec={
             "replicas": store.replicas,

@@ -18,6 +18,7 @@ from memory_operator.desired.agent import AgentInputs, default_endpoint, desired
 from memory_operator.desired.plan import desired_digests
 from memory_operator.errors import InvalidSpec
 from memory_operator.reconcile.access import is_allowed, rival
+from memory_operator.reconcile.accounts import earlier_accounts
 from memory_operator.reconcile.context import Context
 from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.store import find, row
@@ -82,6 +83,12 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     )
     if store is None and not is_same_store:
         endpoint = default_endpoint(agent, context.settings)
+    selector = {names.AGENT_LABEL: key.name}
+    is_there = workload is not None and workload.observed.controller_uid == who.uid
+    earlier, accounts_after = await earlier_accounts(
+        context, workload if is_there else None, agent.service_account, selector
+    )
+    earlier_before = workload.earlier_accounts if workload else ()
     inputs = AgentInputs(
         agent=agent,
         settings=context.settings,
@@ -89,6 +96,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
         ca=ca,
         endpoint=endpoint or default_endpoint(agent, context.settings),
         started_endpoint=workload.started_endpoint if workload else None,
+        earlier_accounts=earlier,
         may_start=may_start,
     )
     objects, held = desired_objects(inputs)
@@ -96,8 +104,11 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     config_maps = [item for item in objects if item["kind"] == kinds.CONFIG_MAP.name]
     problems += await drop_keys(context, who, {item["metadata"]["name"]: item["data"] for item in config_maps})
     workload = context.cache.children(own_key).get(deployment_key)
+    if agent.store is not None and (workload.earlier_accounts if workload else ()) != earlier_before:
+        # Which pods are which agent has changed.
+        context.enqueue([ReconcileKey(names.MEMORY_STORE, agent.store)])
     deployment = workload.deployment if workload else None
-    trouble, pods_after = await pod_trouble(context, own_key, deployment, {names.AGENT_LABEL: key.name}, now)
+    trouble, pods_after = await pod_trouble(context, own_key, deployment, selector, now)
     acknowledged = _acknowledged(context, agent, store) if store and is_bindable else None
     snapshot = AgentSnapshot(
         store=view,
@@ -117,7 +128,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     if agent.store is not None and is_bindable and acknowledged is not True:
         context.ledger.wait(agent.store, key)
     await write_status(context, who, previous, result.content)
-    again = [pods_after, context.settings.refused_seconds if problems else None]
+    again = [pods_after, accounts_after, context.settings.refused_seconds if problems else None]
     if result.look_again_after is not None:
         again.append(result.look_again_after.total_seconds() + 0.05)
     return min((seconds for seconds in again if seconds is not None), default=None)

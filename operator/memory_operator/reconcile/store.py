@@ -10,20 +10,21 @@ from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.children import Child, existing_claim
 from memory_operator.cluster.health import HealthTarget
-from memory_operator.cluster.keys import ReconcileKey
+from memory_operator.cluster.keys import TOKEN_REVIEW, ReconcileKey
 from memory_operator.crd import agent_memory, conditions, memory_store, model_api
 from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey, identity
 from memory_operator.crd.conditions import ConditionType
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
-from memory_operator.desired import bindings, config, network
+from memory_operator.desired import access, bindings, config, network
 from memory_operator.desired.metadata import Manifest, store_selector
 from memory_operator.desired.plan import ChildKey, desired_digests
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.workload import template_digest
 from memory_operator.errors import InvalidSpec, TryLater
 from memory_operator.reconcile.access import is_allowed, is_holder
+from memory_operator.reconcile.accounts import earlier_accounts, earlier_accounts_of
 from memory_operator.reconcile.context import Context, Wanted
 from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.rollouts import UnderWay
@@ -142,6 +143,8 @@ def _rows(context: Context, store: MemoryStore) -> dict[str, str]:
         found = _row_of(context, body, store)
         if found is not None and is_allowed(context, store, key.namespace) and is_holder(context, key):
             rows[found[0]] = found[1]
+            others = earlier_accounts_of(context, key)
+            rows.update(bindings.row(agent_memory.parse(body), store, other) for other in others)
     return rows
 
 
@@ -172,6 +175,8 @@ async def _revoke(context: Context, who: Identity) -> None:
         body = context.cache.body(kinds.AGENT_MEMORY, key)
         if body is not None and not body["metadata"].get("deletionTimestamp") and is_holder(context, key):
             bound.add(names.binding_row(key.namespace, key.name))
+            others = earlier_accounts_of(context, key)
+            bound |= {names.earlier_row(key.namespace, key.name, other) for other in others}
     parts = _parts(context.cache.children(ReconcileKey(who.kind, who.key)), who.name)
     await drop_keys(context, who, {child.key.name: bound for child in parts.values()})
 
@@ -219,6 +224,7 @@ def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manife
         {name: (model.id.uid, model.id.generation) for name, model in inputs.models.items()},
         inputs.parts,
         inputs.existing_claim,
+        inputs.earlier_accounts,
         inputs.may_start,
     )
     known = context.wanted.get(store.key)
@@ -293,6 +299,10 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     claim_key = (kinds.CLAIM.name, names.volume_claim(key.name))
     known_claim = children.get(claim_key)
     await authority(context, store)
+    workload = children.get(deployment_key)
+    accounts_before = workload.accounts_beside("") if workload else ()
+    account, selector = access.account_name(store), store_selector(key.name)
+    earlier, accounts_after = await earlier_accounts(context, workload if is_there else None, account, selector)
     problems: tuple[ApplyProblem, ...] = ()
     staged: frozenset[ChildKey] = frozenset()
     has_bindings = (kinds.CONFIG_MAP.name, names.bindings(key.name, 0)) in children
@@ -304,6 +314,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             models=models,
             parts=bindings.layout(rows, _placement(children, who)),
             existing_claim=existing_claim(known_claim.claim) if known_claim and known_claim.claim else None,
+            earlier_accounts=earlier,
             may_start=may_start,
         )
         wanted, made = _wanted(context, inputs)
@@ -329,9 +340,11 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     children = context.cache.children(own_key)
     workload, claim = children.get(deployment_key), children.get(claim_key)
     deployment = workload.deployment if workload else None
+    if (workload.accounts_beside("") if workload else ()) != accounts_before:
+        context.enqueue([TOKEN_REVIEW])
     if deployment is None or deployment.has_ended or any(item.kind == kinds.DEPLOYMENT.name for item in problems):
         context.rollouts.end(key)
-    trouble, pods_after = await pod_trouble(context, own_key, deployment, store_selector(key.name), now)
+    trouble, pods_after = await pod_trouble(context, own_key, deployment, selector, now)
     snapshot = StoreSnapshot(
         endpoint=network.endpoint(store, context.settings),
         deployment=replace(deployment, trouble=trouble) if deployment else None,
@@ -342,7 +355,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         waits_for_models=not may_start,
         waits_for_turn=bool(staged),
         problems=problems,
-        selector=store_selector(key.name),
+        selector=selector,
         schema_name=None if store.is_local else config.schema_name(store),
     )
     patience = timedelta(seconds=context.settings.hysteresis_seconds)
@@ -350,7 +363,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     told = sum(report.ready for report in snapshot.health.reports) if snapshot.health else 0
     is_news = snapshot.deployment is not None and snapshot.deployment.ready != told
     context.watch_health(key, _FIRST_HEALTH_SECONDS if is_news else context.settings.health_seconds)
-    again = [pods_after, FRESH_SECONDS if _uses_unknown_rows(context, key) else None]
+    again = [pods_after, accounts_after, FRESH_SECONDS if _uses_unknown_rows(context, key) else None]
     if staged:
         again.append(_TURN_SECONDS)
     _wake_next(context)

@@ -17,12 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 async def reconcile_token_review(context: Context) -> float | None:
-    """Make the binding list the accounts of all stores; those of stores that are gone leave it."""
+    """Make the binding list the accounts of all stores; those of stores and of pods that are gone leave it."""
     accounts = []
     for body in context.cache.bodies(kinds.MEMORY_STORE):
         meta = body["metadata"]
         account = body["spec"].get("serviceAccountName") or names.memory(meta["name"])
         accounts.append(ObjectKey(meta["namespace"], account))
+        workload = context.cache.child(kinds.DEPLOYMENT, ObjectKey(meta["namespace"], names.memory(meta["name"])))
+        if workload is not None and workload.observed.controller_uid == meta["uid"]:
+            accounts += [ObjectKey(meta["namespace"], name) for name in workload.accounts_beside(account)]
     manifest = token_review_binding(accounts, context.settings)
     name = context.settings.token_review_binding
     there = context.cache.child(kinds.CLUSTER_ROLE_BINDING, ObjectKey("", name))
