@@ -34,10 +34,11 @@ def check(given: str, numbers: Mapping[Owner, int], home: Owner) -> None:
     """Raise unless nothing that `given` knows of was erased since.
 
     Only owners that are named on both sides are compared: a recall without a session knows nothing of the session.
-    `home` is `scopes.home_owner(caller)`: a string that does not name it was given to somebody else.
+    `home` is `scopes.home_owner(caller)`: a string that does not name it was given to somebody else. One that is ahead
+    of the store was given before a backup was restored: what it builds on need not be there any more.
 
     Raises:
-        Erased: an owner moved on since the string was given.
+        Erased: an owner moved on since the string was given, or went back.
         InvalidRequest: the string was not made by this store for this caller.
     """
     known = _decoded(given)
@@ -47,10 +48,9 @@ def check(given: str, numbers: Mapping[Owner, int], home: Owner) -> None:
         then = known.get(owner_hash(owner))
         if then is None or then == number:
             continue
-        if then > number:
-            raise _foreign()
+        went = "was erased meanwhile" if then < number else "is of a later state than the one that was restored"
         raise Erased(
-            f"what this call builds on was erased meanwhile (scope {owner.scope.value!r}); "
+            f"what this call builds on {went} (scope {owner.scope.value!r}); "
             "nothing was stored; do not send it again, and go on from a new recall"
         )
 
@@ -58,14 +58,15 @@ def check(given: str, numbers: Mapping[Owner, int], home: Owner) -> None:
 def vouched(given: str, numbers: Mapping[Owner, int], home: Owner) -> frozenset[Owner]:
     """Return the owners of which `given` says that nothing was erased since; `home` as in `check`.
 
+    A number that is ahead of the store, where a backup was restored, says nothing of its owner.
+
     Raises:
         InvalidRequest: the string was not made by this store for this caller.
     """
     known = _decoded(given)
-    then = {owner: known.get(owner_hash(owner)) for owner in numbers}
-    if owner_hash(home) not in known or any((then[owner] or 0) > number for owner, number in numbers.items()):
+    if owner_hash(home) not in known:
         raise _foreign()
-    return frozenset(owner for owner, number in numbers.items() if then[owner] == number)
+    return frozenset(owner for owner, number in numbers.items() if known.get(owner_hash(owner)) == number)
 
 
 def check_queued(queued_seconds: float, now: datetime, erased_at: Iterable[datetime | None]) -> None:

@@ -205,6 +205,19 @@ async def test_what_was_said_after_an_erasure_is_taken_though_its_agent_had_not_
     problem(await agent.ask("POST", "/v1/write", foreign), 422, "invalid-request")
 
 
+async def test_what_was_queued_while_a_backup_was_restored_is_taken(service: Service) -> None:
+    agent = service.agent()
+    await agent.write("before the backup")
+    await agent.forget()
+    await service.pass_time(minutes=10)
+    generation = (await agent.write("after an erasure that the backup has"))["generation"]
+    await service.services.storage.transact(lambda tx: tx.link.run("UPDATE @owners SET generation = 0"))  # type: ignore[attr-defined]
+    body = {"session_id": "s1", "turns": [{"role": "user", "content": "x"}], "generation": generation}
+    problem(await agent.ask("POST", "/v1/write", {**body, "queued_seconds": 1200}), 410, "erased")
+    problem(await agent.ask("POST", "/v1/write", body), 410, "erased")
+    assert (await agent.post("/v1/write", {**body, "queued_seconds": 500}))["seqs"] == [2]
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

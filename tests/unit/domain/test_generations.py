@@ -52,11 +52,18 @@ def test_another_callers_generation_is_a_wrong_request(foreign: Caller) -> None:
         generations.check(generations.encode(numbers(foreign, "s1")), numbers(mine, "s1"), scopes.home_owner(mine))
 
 
-def test_a_generation_from_the_future_is_a_wrong_request() -> None:
+def test_a_generation_from_before_a_backup_was_restored_asks_for_a_new_recall() -> None:
     caller = agent()
     given_ = generations.encode({**numbers(caller), scopes.home_owner(caller): 5})
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(Erased, match="go on from a new recall"):
         generations.check(given_, numbers(caller), scopes.home_owner(caller))
+
+
+def test_a_generation_from_before_a_backup_was_restored_vouches_for_no_owner_that_went_back() -> None:
+    caller = agent(ANNA)
+    home = scopes.home_owner(caller)
+    given_ = generations.encode({**numbers(caller, "s1"), home: 5})
+    assert generations.vouched(given_, numbers(caller, "s1"), home) == set(numbers(caller, "s1")) - {home}
 
 
 @given(st.data())
