@@ -26,6 +26,10 @@ SYSTEM_PROMPT = (
 _FRAME_TOKENS = 64
 """Room for the lines around notes and messages."""
 _LEAST_CHUNK_TOKENS = 64
+_MARGIN = 0.9
+"""Share of a model's context that is used: its tokens are not those that are counted here."""
+_LONGEST_ANSWER_TOKENS = 8_192
+"""The most that a model is allowed for thinking and notes: some refuse to be allowed more than they can give."""
 
 _SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s|$)|[。！？][」』）]*|\n")
 
@@ -57,8 +61,9 @@ def chunks(
     Fold them one after the other, each with the digest that came of the one before.
     """
     instructions = counter.count(system_prompt or SYSTEM_PROMPT)
-    # The notes that go in and those that come out are quoted text of up to `digest_tokens`; escapes need some room.
-    room = context_tokens - instructions - 2 * digest_tokens - digest_tokens // 8 - _FRAME_TOKENS
+    # The notes that go in are quoted text of up to `digest_tokens`; escapes need some room.
+    notes = digest_tokens + digest_tokens // 8
+    room = context_tokens - instructions - notes - answer_tokens(context_tokens, digest_tokens) - _FRAME_TOKENS
     room = max(room, _LEAST_CHUNK_TOKENS)
     parts: list[tuple[str, ...]] = []
     lines: list[str] = []
@@ -92,16 +97,31 @@ def prompt(
     )
 
 
-def accepted(answer: str, *, digest_tokens: int, counter: Counter) -> str | None:
+def answer_tokens(context_tokens: int, digest_tokens: int) -> int:
+    """Return what a model is allowed for the notes: twice their length, where a quarter of its context is as much.
+
+    Its tokens are not those that are counted here, and an answer that is cut off is none.
+    """
+    return max(digest_tokens, min(2 * digest_tokens, context_tokens // 4))
+
+
+def tokens_left(asked: Prompt, *, context_tokens: int, counter: Counter) -> int:
+    """Return what a request leaves of the context for an answer, within bounds: the room of a model that thinks."""
+    left = int(context_tokens * _MARGIN) - counter.count(asked.system) - counter.count(asked.user)
+    return min(left, _LONGEST_ANSWER_TOKENS)
+
+
+def accepted(answer: str, *, digest_tokens: int, counter: Counter, truncated: bool = False) -> str | None:
     """Return the digest that an answer gives, or None: it says nothing, so the previous version stays.
 
-    An answer that is too long is cut after its last whole sentence that fits.
+    An answer that is too long is cut after its last whole sentence that fits. One that was cut off by the model's own
+    limit (`truncated`) before it was as long as a digest may be says nothing: what follows would be lost.
     """
     summary = _without_fence(answer.strip())
     if not any(character.isalnum() for character in summary):
         return None
     if counter.count(summary) <= digest_tokens:
-        return summary
+        return None if truncated else summary
     cut = counter.cut(summary, digest_tokens)
     ends = [match.end() for match in _SENTENCE_END.finditer(cut) if match.end() < len(cut) or len(cut) == len(summary)]
     # A first sentence that is nearly everything may be longer than the limit: a cut word is better than no digest.

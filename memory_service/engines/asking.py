@@ -1,19 +1,12 @@
-"""What both engines do around one request: leave out thinking, and split what does not fit an answer."""
+"""What both engines do around one request: take whole answers alone, and split what does not fit an answer."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from memory_service.contract.turns import Role
 from memory_service.engines.batches import halves
-from memory_service.ports.models import Candidate, Chat, Message, SaidTurn, UnparseableAnswer
-
-_THINKING = re.compile(r"<think>.*?</think>", re.DOTALL)
-
-
-class Truncated(UnparseableAnswer):
-    """The model ran into its output limit: the answer is not whole."""
+from memory_service.ports.models import Candidate, Chat, Message, SaidTurn, Truncated
 
 
 def said(turns: Sequence[SaidTurn]) -> tuple[SaidTurn, ...]:
@@ -22,7 +15,7 @@ def said(turns: Sequence[SaidTurn]) -> tuple[SaidTurn, ...]:
 
 
 async def whole_answer(chat: Chat, system: str, user: str, *, max_tokens: int) -> str:
-    """Return a model's whole answer, without what it was thinking aloud.
+    """Return a model's whole answer.
 
     Raises:
         ModelUnavailable: try again later.
@@ -32,7 +25,7 @@ async def whole_answer(chat: Chat, system: str, user: str, *, max_tokens: int) -
     completion = await chat.complete(asked, max_tokens=max_tokens, json_object=True)
     if completion.truncated:
         raise Truncated(f"the answer was cut off at {max_tokens} tokens")
-    return _THINKING.sub("", completion.text)
+    return completion.text
 
 
 async def in_halves(

@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Completion:
-    """A whole answer. `truncated` says that the model ran into its output limit."""
+    """An answer without the thinking before it. `truncated`: the model ran into its output limit; it is not whole."""
 
     text: str
     usage: ModelUsage
@@ -133,6 +133,10 @@ class Candidate:
 
 class UnparseableAnswer(Exception):
     """The model's answer is not what was asked for: a failed job, never "nothing to remember"."""
+
+
+class Truncated(UnparseableAnswer):
+    """The model ran into its output limit: the answer is not whole."""
 
 
 class Engine(Protocol):

@@ -22,6 +22,7 @@ from memory_service.providers.averaging import MAX_CHUNKS, evenly, unit_mean
 from memory_service.providers.endpoint import Endpoint, Refused, Retrying
 from memory_service.providers.health import ProviderState
 from memory_service.providers.query_cache import QueryCache
+from memory_service.providers.thinking import without_thinking
 
 MAX_CHAT_BYTES = 8 * 1024 * 1024
 MAX_MODELS_BYTES = 4 * 1024 * 1024
@@ -45,6 +46,8 @@ PLAIN_MESSAGES = (Message("system", "Answer with JSON."), Message("user", 'Answe
 """What no endpoint has a reason to refuse: where it refuses this as well, it is not about a text."""
 
 _DROPPABLE = ("temperature", "response_format")
+_ANSWERS = ("text", "output_text")
+"""Types of the parts of an answer that hold what it says; others hold thinking."""
 
 
 class OpenAIChat:
@@ -345,19 +348,23 @@ def _rows(answer: Any, expected: int) -> tuple[NDArray[np.float64] | None, str]:
 
 
 def _completion(answer: Any) -> Completion | None:
-    """Return the first choice of a chat completion; None if it is not one."""
+    """Return the first choice of a chat completion without what was thought aloud; None if it is not one."""
     try:
         choice = answer["choices"][0]
         content = choice["message"].get("content")
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
     if isinstance(content, list):
-        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts = [
+            part.get("text") for part in content if isinstance(part, dict) and part.get("type", "text") in _ANSWERS
+        ]
         content = "".join(text for text in texts if isinstance(text, str))
     if content is not None and not isinstance(content, str):
         return None
     finish = choice.get("finish_reason")
-    return Completion(text=content or "", usage=_usage(answer.get("usage")), truncated=finish == "length")
+    return Completion(
+        text=without_thinking(content or ""), usage=_usage(answer.get("usage")), truncated=finish == "length"
+    )
 
 
 def _usage(usage: Any) -> ModelUsage:

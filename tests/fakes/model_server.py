@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import ssl
 import threading
@@ -67,6 +68,13 @@ class Truncated:
 
 
 @dataclass(frozen=True)
+class Thinking:
+    """Answer a chat request as usual after so many words of thinking; the whole is cut off at `max_tokens` words."""
+
+    words: int
+
+
+@dataclass(frozen=True)
 class Body:
     """Answer 200 with these bytes."""
 
@@ -112,7 +120,7 @@ class Refusing:
     word: str
 
 
-Fault = Status | Text | Truncated | Body | Embeddings | HalfClosed | HungUp | Gate | TooLong | Refusing
+Fault = Status | Text | Truncated | Thinking | Body | Embeddings | HalfClosed | HungUp | Gate | TooLong | Refusing
 
 
 def wrong_count(answer: dict[str, Any]) -> None:
@@ -269,6 +277,8 @@ class _FaultyHandler(Handler):
             case Truncated():
                 whole = str(chat_answer(body)["choices"][0]["message"]["content"])
                 self.respond(200, chat_answer(body, text=whole[: len(whole) // 2], finish="length"))
+            case Thinking():
+                self.respond(200, _thought_aloud(body, fault.words))
             case Body():
                 self._send(fault.content, len(fault.content))
             case Embeddings():
@@ -310,6 +320,17 @@ class _FaultyHandler(Handler):
         self.send_header("content-length", str(promised))
         self.end_headers()
         self.wfile.write(content)
+
+
+def _thought_aloud(body: dict[str, Any], words: int) -> dict[str, Any]:
+    """Return the usual answer behind thinking, as far as the request's limit lets it be said."""
+    thinking = "<think>\n" + "hm " * words + "\n</think>\n"
+    whole = thinking + str(chat_answer(body)["choices"][0]["message"]["content"])
+    said = list(re.finditer(r"\S+", whole))
+    allowed = body.get("max_tokens") or body.get("max_completion_tokens") or len(said)
+    if len(said) <= allowed:
+        return chat_answer(body, text=whole)
+    return chat_answer(body, text=whole[: said[allowed - 1].end()], finish="length")
 
 
 if __name__ == "__main__":

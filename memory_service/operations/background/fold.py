@@ -13,7 +13,7 @@ from memory_service.operations.background.held import HeldJob, LeaseLost
 from memory_service.operations.background.refused import leave_out
 from memory_service.operations.enqueue import fold_is_due, fold_job
 from memory_service.operations.services import Services
-from memory_service.ports.models import Chat, Message, UnparseableAnswer
+from memory_service.ports.models import Chat, Message, Truncated, UnparseableAnswer
 from memory_service.ports.process import Step
 from memory_service.ports.records import DigestRow, JobDraft, SessionRow, TurnRow
 from memory_service.ports.storage import Transaction
@@ -105,18 +105,20 @@ async def _summarise(services: Services, chat: Chat, prior: str, turns: Sequence
 
 
 async def _with_lines(services: Services, chat: Chat, summary: str, lines: Sequence[str]) -> str:
-    """Return the summary with these lines. Where the model refuses, halves of them are asked about.
+    """Return the summary with these lines. Where the model refuses or is cut off, halves of them are asked about.
 
     Where it refuses a single line, it is asked about that line alone: the summary so far is given up where it was that
     which is refused, else the line is left out.
     """
     try:
         return await _asked(services, chat, summary, lines)
-    except ModelRefused:
+    except (ModelRefused, Truncated) as error:
         if len(lines) > 1:
             middle = len(lines) // 2
             first = await _with_lines(services, chat, summary, lines[:middle])
             return await _with_lines(services, chat, first, lines[middle:])
+        if isinstance(error, Truncated):
+            raise
     leave_out(services, "digest")
     if not summary:
         return ""
@@ -136,8 +138,16 @@ async def _asked(services: Services, chat: Chat, summary: str, lines: Sequence[s
         system_prompt=config.system_prompt,
     )
     messages = (Message("system", prompt.system), Message("user", prompt.user))
-    answer = await chat.complete(messages, max_tokens=config.digest_tokens)
-    accepted = digests.accepted(answer.text, digest_tokens=config.digest_tokens, counter=services.counter)
-    if accepted is None:
-        raise UnparseableAnswer("the model answered with an empty summary; the previous digest is kept")
-    return accepted
+    usual = digests.answer_tokens(chat.context_tokens, config.digest_tokens)
+    # A model that thinks before it answers needs more than the notes take.
+    most = digests.tokens_left(prompt, context_tokens=chat.context_tokens, counter=services.counter)
+    for allowed in (usual, most) if most > usual else (usual,):
+        answer = await chat.complete(messages, max_tokens=allowed)
+        accepted = digests.accepted(
+            answer.text, digest_tokens=config.digest_tokens, counter=services.counter, truncated=answer.truncated
+        )
+        if accepted is not None:
+            return accepted
+        if not answer.truncated:
+            raise UnparseableAnswer("the model answered with an empty summary; the previous digest is kept")
+    raise Truncated(f"the summary was cut off at {allowed} tokens; the previous digest is kept")

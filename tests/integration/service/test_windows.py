@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig
-from tests.fakes.model_server import CHAT, Gate, Status, Text
+from memory_service.contract.sessions import JobKind
+from tests.fakes.model_server import CHAT, Gate, Status, Text, Thinking
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Json, Service, item_texts, turn, window_texts
 
@@ -125,6 +128,51 @@ async def test_a_turn_is_in_the_window_until_the_digest_that_has_it_is_committed
     after = await agent.recall("message", session_id="s1", include=["short_term", "medium_term"])
     assert after["medium_term"]["version"] == 1
     assert "message 20, said while the fold runs" in window_texts(after)
+
+
+@pytest.mark.parametrize("words", [20, 400])
+async def test_a_model_that_thinks_aloud_gives_a_digest_of_its_notes_alone(start: Start, words: int) -> None:
+    service = await _with_marks(start)
+    service.models.always(CHAT, Thinking(words))
+    agent = service.agent()
+    for number in range(30):
+        await agent.write(f"this is message number {number} of many")
+    await service.work()
+    digest = (await agent.recall("message", session_id="s1", include=["medium_term"]))["medium_term"]
+    assert digest["version"] >= 1
+    assert "this is message number" in digest["summary"]
+    assert "hm" not in digest["summary"]
+    assert "think" not in digest["summary"]
+
+
+async def test_a_summary_that_was_cut_off_is_asked_for_again_with_fewer_messages(start: Start) -> None:
+    service = await _with_marks(start)
+    agent = service.agent()
+    for number in range(30):
+        await agent.write(f"this is message number {number} of many")
+    service.models.script(CHAT, *(Text("The first message is about the", finish="length") for _ in range(2)))
+    await service.worker.run_due([JobKind.FOLD])
+    first, second, third = [request for request in service.models.requests if request.path == CHAT][:3]
+    assert first.body["max_tokens"] < second.body["max_tokens"]
+    assert first.prompt == second.prompt
+    assert third.prompt.count("message number") < first.prompt.count("message number")
+    digest = (await agent.recall("message", session_id="s1", include=["medium_term"]))["medium_term"]
+    assert "about the" not in digest["summary"]
+    assert digest["version"] == 1
+
+
+async def test_summaries_that_are_all_cut_off_keep_the_digest_and_every_turn(start: Start) -> None:
+    service = await _with_marks(start)
+    agent = service.agent()
+    for number in range(30):
+        await agent.write(f"this is message number {number} of many")
+    service.models.always(CHAT, Text("The first message is about the", finish="length"))
+    await service.worker.run_due([JobKind.FOLD])
+    detail = await agent.get("/v1/sessions/s1")
+    assert detail["digests"] == []
+    assert len((await agent.get("/v1/sessions/s1/turns"))["turns"]) == 30
+    (job,) = [job for job in (await agent.get("/v1/jobs"))["jobs"] if job["kind"] == "fold"]
+    assert job["error"].startswith("UnparseableAnswer: the summary was cut off")
 
 
 async def test_an_empty_summary_keeps_the_digest_and_fails_the_job(start: Start) -> None:

@@ -81,6 +81,20 @@ def test_a_long_answer_is_cut_after_a_whole_sentence() -> None:
     )
 
 
+def test_an_answer_that_was_cut_off_is_taken_only_where_it_is_as_long_as_a_digest_may_be() -> None:
+    cut_off = "Ada moved to Kiel. Her cat is all"
+    assert digest.accepted(cut_off, digest_tokens=50, counter=Characters(), truncated=True) is None
+    taken = digest.accepted(cut_off, digest_tokens=20, counter=Characters(), truncated=True)
+    assert taken == "Ada moved to Kiel."
+
+
+@given(st.integers(64, 200_000), st.integers(1, 8_000))
+def test_an_answer_is_allowed_more_than_the_digest_where_there_is_room(context: int, limit: int) -> None:
+    allowed = digest.answer_tokens(context, limit)
+    assert limit <= allowed <= 2 * limit
+    assert allowed == 2 * limit or allowed in (limit, context // 4)
+
+
 def test_a_long_answer_in_chinese_is_cut_after_a_sentence_too() -> None:
     assert digest.accepted("她搬到了基尔。她喜欢大海和船。", digest_tokens=9, counter=Characters()) == "她搬到了基尔。"
 

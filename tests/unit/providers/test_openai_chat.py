@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
@@ -76,6 +77,28 @@ async def test_json_is_asked_for_where_it_is_wanted(make_chat: MakeChat, server:
 async def test_a_truncated_answer_says_so(make_chat: MakeChat, server: ModelServer) -> None:
     server.script(CHAT, Truncated())
     assert (await make_chat().complete(ASK, max_tokens=5)).truncated
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "<think>\nHm.\n</think>\nYes."},
+        {"content": "Yes.", "reasoning_content": "Hm."},
+        {
+            "content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+                {"type": "text", "text": "Yes."},
+            ]
+        },
+        {"content": [{"type": "reasoning", "text": "Hm."}, {"type": "text", "text": "Yes."}]},
+    ],
+)
+async def test_what_a_model_thinks_aloud_is_not_its_answer(
+    make_chat: MakeChat, server: ModelServer, message: dict[str, object]
+) -> None:
+    answer = {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}]}
+    server.script(CHAT, Body(json.dumps(answer).encode()))
+    assert (await make_chat().complete(ASK, max_tokens=5)).text.strip() == "Yes."
 
 
 @pytest.mark.parametrize("text", ["", None])
