@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from memory_service.client.errors import InvalidRequest, from_validation, invalid
+from memory_service.client.subjects import audiences_of
 from memory_service.contract.expectations import expectation
 from memory_service.contract.pods import BINDING_FOLDER, CA_FILE, TOKEN_FILE
 from memory_service.contract.problems import FieldError
@@ -233,7 +234,10 @@ class BindingSource:
         self._env = dict(os.environ if env is None else env)
         self.folder = Path(folder or self._env.get("MEMPLANE_BINDING_DIR") or BINDING_FOLDER)
         self._token = token
-        self._token_file = WatchedFile(token_file or self._env.get("MEMPLANE_TOKEN_FILE") or self.folder / TOKEN_FILE)
+        named = token_file or self._env.get("MEMPLANE_TOKEN_FILE")
+        self._token_file = WatchedFile(named or self.folder / TOKEN_FILE)
+        self._is_token_projected = token is None and not named
+        self._audiences: tuple[str, tuple[str, ...]] = ("", ())
         self._namespace = WatchedFile(namespace_file)
         self._seen: object = None
         self._resolved: ResolvedBinding | None = None
@@ -264,6 +268,19 @@ class BindingSource:
     def token(self) -> str | None:
         """Return the agent's token as it is now; None where there is none."""
         return self._token if self._token is not None else self._token_file.text()
+
+    def is_token_foreign(self, binding: ResolvedBinding) -> bool:
+        """Whether the token that lies in the folder is for another store than the one that the binding names.
+
+        So it is for a while when an agent is moved: the folder changes at once, a pod's token never. Whoever is shown
+        a token can be its agent elsewhere, until it expires.
+        """
+        token = self._token_file.text() if self._is_token_projected else None
+        if token is None or binding.audience is None:
+            return False
+        if token != self._audiences[0]:
+            self._audiences = (token, audiences_of(token))
+        return bool(self._audiences[1]) and binding.audience not in self._audiences[1]
 
     def forget_token(self) -> None:
         """Read the token file at the next look: the service refused what was read before."""

@@ -39,6 +39,7 @@ class UnavailableReason(StrEnum):
     STORAGE_FULL = "StorageFull"
     SERVICE_ERROR = "ServiceError"
     IN_FLIGHT = "InFlight"
+    BINDING_MOVED = "BindingMoved"
     CLOSED = "ClientClosed"
 
 

@@ -108,6 +108,11 @@ class Exchange:
         now = self.clock()
         if now >= deadline:
             raise ServiceUnavailable(f"no time is left for {request.verb}", reason=UnavailableReason.TIMEOUT)
+        if self._source.is_token_foreign(binding):
+            raise ServiceUnavailable(
+                f"the binding names {binding.audience!r} and this pod's token is for another store: it is being moved",
+                reason=UnavailableReason.BINDING_MOVED,
+            )
         held = self._held_until.get(request.verb, 0.0) - now
         if held > 0:
             raise ServiceUnavailable(

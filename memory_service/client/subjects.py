@@ -29,8 +29,14 @@ def expires_at(user: str | None) -> float | None:
     return float(moment) if isinstance(moment, int | float) else None
 
 
-def _claims(user: str | None) -> dict[str, Any]:
-    parts = user.split(".") if user is not None else []
+def audiences_of(token: str) -> tuple[str, ...]:
+    """Return whom a token is for; nobody for what is no token or does not say."""
+    named = _claims(token).get("aud")
+    return tuple(item for item in (named if isinstance(named, list) else [named]) if isinstance(item, str))
+
+
+def _claims(token: str | None) -> dict[str, Any]:
+    parts = token.split(".") if token is not None else []
     if len(parts) != 3:
         return {}
     try:

@@ -38,6 +38,8 @@ class AgentInputs:
     """ServiceAccounts that pods of earlier templates may still have."""
     may_start: bool = True
     """Whether the Deployment may be made: False while the first creation waits for the store."""
+    folder_audience: str | None = None
+    """Of the store that its folder names as it is; None while it has no folder."""
 
 
 def default_endpoint(agent: AgentMemory, settings: OperatorSettings) -> str | None:
@@ -65,17 +67,28 @@ def pod_endpoint(inputs: AgentInputs) -> str | None:
     return current
 
 
+def _is_moved(inputs: AgentInputs) -> bool:
+    """Whether the folder names another store than the spec."""
+    store, named = inputs.agent.store, inputs.folder_audience
+    return store is not None and named not in (None, names.audience(store.namespace, store.name))
+
+
 def config_map(inputs: AgentInputs) -> Manifest | None:
-    """Return the ConfigMap with the agent's binding; None while it has no store to be bound to."""
+    """Return the ConfigMap with the agent's binding; None while it has no store to be bound to.
+
+    That of an agent that was moved to a store which is missing or not allowed names that store all the same: with the
+    earlier one's address it would show that one its token.
+    """
     agent, store = inputs.agent, inputs.store
-    if store is None:
+    if agent.store is None or (store is None and not _is_moved(inputs)):
         return None
+    audience = names.audience(agent.store.namespace, agent.store.name)
     allowed = bindings.policy(agent, store)
     binding = ProjectedBinding(
-        store=store.id.name,
-        namespace=store.id.namespace,
+        store=agent.store.name,
+        namespace=agent.store.namespace,
         endpoint=inputs.endpoint or default_endpoint(agent, inputs.settings) or "",
-        audience=names.audience(store.id.namespace, store.id.name),
+        audience=audience,
         agent=names.agent_identity(agent.id.namespace, agent.id.name),
         scope=allowed.scope,
         read_scopes=allowed.readable,
@@ -88,7 +101,8 @@ def config_map(inputs: AgentInputs) -> Manifest | None:
     if inputs.ca:
         data[pods.CA_FILE] = inputs.ca
     name = names.agent_binding(agent.id.name)
-    return child(agent.id, "v1", "ConfigMap", name, agent_labels(agent.id.name), data=data)
+    annotations = {names.AUDIENCE_ANNOTATION: audience}
+    return child(agent.id, "v1", "ConfigMap", name, agent_labels(agent.id.name), annotations=annotations, data=data)
 
 
 def environment(inputs: AgentInputs) -> dict[str, str]:
@@ -236,7 +250,7 @@ def desired_objects(inputs: AgentInputs) -> tuple[tuple[Manifest, ...], frozense
     agent = inputs.agent
     objects = [service_account(agent), config_map(inputs), service(agent)]
     held = {("ServiceAccount", account) for account in (agent.service_account, *inputs.earlier_accounts)}
-    if agent.store is not None and inputs.store is None:
+    if agent.store is not None and inputs.store is None and not _is_moved(inputs):
         held.add(("ConfigMap", names.agent_binding(agent.id.name)))
     if inputs.may_start:
         objects.append(deployment(inputs))

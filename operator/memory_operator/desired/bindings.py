@@ -10,6 +10,7 @@ from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.desired.metadata import Manifest, canonical_json, child, store_labels
 from memory_service.contract.bindings import Binding, BindingPolicy, ClientParams
+from memory_service.contract.scopes import FailureMode
 
 PART_BYTES: Final = 900_000
 """Bytes of keys and rows in one ConfigMap; the API server's limit is 1,048,576 for the whole object."""
@@ -19,14 +20,14 @@ MAX_PARTS: Final = 64
 """Parts that the service follows."""
 
 
-def policy(agent: AgentMemory, store: MemoryStore) -> BindingPolicy:
-    """Return what this agent may do in this store; what it leaves open is the store's default."""
-    spec = agent.spec
+def policy(agent: AgentMemory, store: MemoryStore | None) -> BindingPolicy:
+    """Return what this agent may do in this store; what it leaves open is the store's default, once that is known."""
+    spec, default = agent.spec, store.spec.default_failure_mode if store is not None else FailureMode.SOFT
     return BindingPolicy(
         scope=spec.scope,
         read_scopes=spec.read_scopes,
         tools=spec.tools,
-        failure_mode=spec.failure_mode or store.spec.default_failure_mode,
+        failure_mode=spec.failure_mode or default,
         share_across_users=spec.share_across_users,
         client_params=ClientParams(
             token_budget=spec.client_params.token_budget, rolling_summary=spec.client_params.rolling_summary

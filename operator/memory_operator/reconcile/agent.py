@@ -78,10 +78,11 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     is_store_ready = view is not None and view.ready is True and is_bindable
     may_start = has_started or is_free or is_store_ready
     endpoint = network.endpoint(store, context.settings) if store and allowed else previous.get("endpoint")
+    folder = children.get((kinds.CONFIG_MAP.name, names.agent_binding(key.name)))
     is_same_store = previous.get("audience") == (
         names.audience(agent.store.namespace, agent.store.name) if agent.store else None
     )
-    if store is None and not is_same_store:
+    if not is_same_store and not (store and allowed):
         endpoint = default_endpoint(agent, context.settings)
     selector = {names.AGENT_LABEL: key.name}
     is_there = workload is not None and workload.observed.controller_uid == who.uid
@@ -93,6 +94,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
         agent=agent,
         settings=context.settings,
         store=store if is_bindable else None,
+        folder_audience=folder.audience if folder else None,
         ca=ca,
         endpoint=endpoint or default_endpoint(agent, context.settings),
         started_endpoint=workload.started_endpoint if workload else None,

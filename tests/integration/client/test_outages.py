@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
 import socket
 import subprocess
@@ -375,3 +377,25 @@ def test_one_client_may_be_used_from_one_event_loop_after_another(server: Memory
     command = [sys.executable, "-c", code, server.url, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['applied', 'applied', 'applied']"
+
+
+async def test_a_pod_of_an_agent_that_is_moved_shows_its_token_to_nobody_and_keeps_what_is_written(
+    server: MemoryServer, make_client: MakeClient, tmp_path: Path
+) -> None:
+    def bind(audience: str) -> None:
+        claims = base64.urlsafe_b64encode(json.dumps({"aud": [audience]}).encode()).decode().rstrip("=")
+        (folder / "token").write_text(f"e30.{claims}.e30")
+
+    folder = tmp_path / "binding"
+    folder.mkdir()
+    (folder / "binding.json").write_text(json.dumps({"store": "new", "audience": "memplane:a/new"}))
+    bind("memplane:a/old")
+    client = make_client()
+    found = await client.recall("where does Ada live?")
+    assert (found.outcome, found.degraded[0].reason) == (Outcome.UNAVAILABLE, "BindingMoved")
+    assert (await client.remember("Ada lives in Oslo.")).status == "queued"
+    with pytest.raises(ServiceUnavailable, match="moved"):
+        await client.facts.list()
+    assert server.requests == []
+    bind("memplane:a/new")
+    assert (await make_client().deliver()).delivered == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from pathlib import Path
@@ -145,3 +146,32 @@ def test_two_agents_never_share_an_outbox(tmp_path: Path) -> None:
             folders.add(client.outbox.folder)
     assert len(folders) == 4
     assert all(tmp_path in folder.parents for folder in folders)
+
+
+def token_for(audience: str | list[str]) -> str:
+    """What a ServiceAccount token is like, as far as a client reads it."""
+    claims = base64.urlsafe_b64encode(json.dumps({"aud": audience}).encode()).decode().rstrip("=")
+    return f"e30.{claims}.e30"
+
+
+def foreign(folder: Path, projected: str, **places: str) -> bool:
+    (folder / "token").write_text(projected)
+    (folder / "binding.json").write_text(json.dumps(DOCUMENT | {"audience": "memplane:prod/team"}))
+    source = BindingSource(None, explicit=NOTHING, folder=folder, env={}, **places)  # type: ignore[arg-type]
+    return source.is_token_foreign(source.current())
+
+
+def test_a_projected_token_for_another_store_is_known(tmp_path: Path) -> None:
+    assert foreign(tmp_path, token_for("memplane:prod/other"))
+    assert foreign(tmp_path, token_for(["memplane:prod/other", "x"]))
+    assert not foreign(tmp_path, token_for("memplane:prod/team"))
+    assert not foreign(tmp_path, token_for(["x", "memplane:prod/team"]))
+
+
+def test_a_token_that_says_nothing_or_that_somebody_chose_is_used(tmp_path: Path) -> None:
+    assert not foreign(tmp_path, "a-static-token")
+    assert not foreign(tmp_path, token_for([]))
+    admin = token_for("memplane-admin:prod/team")
+    (tmp_path / "admin").write_text(admin)
+    assert not foreign(tmp_path, token_for("memplane:prod/other"), token=admin)
+    assert not foreign(tmp_path, token_for("memplane:prod/other"), token_file=str(tmp_path / "admin"))

@@ -505,3 +505,64 @@ async def test_the_client_understands_the_folder(world: World) -> None:
     assert read.agent == "kaos://agent/a/helper"
     assert (read.scope, read.read_scopes, read.tools) == ("user", ("user", "private"), "read")
     assert (read.token_budget, read.rolling_summary, read.failure_mode) == (9, False, "soft")
+
+
+def folder(world: World, name: str = "helper") -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(world.get(kinds.CONFIG_MAP, f"{name}-memory")["data"]["binding.json"])
+    return content
+
+
+@pytest.mark.parametrize("why", ["missing", "not allowed"])
+@pytest.mark.parametrize("how", ["template", "workloadRef"])
+async def test_the_folder_of_an_agent_that_is_moved_never_names_the_earlier_store(
+    world: World, why: str, how: str
+) -> None:
+    await world.ready_store()
+    spec = {"agent": TEMPLATE if how == "template" else {"workloadRef": {"kind": "Deployment", "name": "own"}}}
+    agent = world.agent(**spec)
+    await world.settle(10)
+    assert folder(world)["store"] == "notes"
+    if why == "not allowed":
+        world.store("finance", "b", tls={"secretRef": {"name": "tls"}})
+    world.agent(memoryStore="finance", memoryStoreNamespace="b", **spec)
+    await world.settle(60)
+    assert (folder(world)["store"], folder(world)["audience"]) == ("finance", "memplane:b/finance")
+    assert folder(world)["endpoint"] == "http://finance-memory.b.svc.cluster.local:8800"
+    status = world.get(kinds.AGENT_MEMORY, agent.name)["status"]
+    assert status["endpoint"] == folder(world)["endpoint"]
+    assert not world.get(kinds.CONFIG_MAP, "notes-bindings-0").get("data")
+
+
+async def test_a_folder_is_switched_by_a_process_that_never_saw_the_earlier_store(world: World) -> None:
+    await running(world)
+    world.agent(agent=TEMPLATE, memoryStore="finance")
+    live = world.get(kinds.AGENT_MEMORY, "helper")
+    live["status"]["audience"] = "memplane:a/finance"
+    await world.restart()
+    await world.settle(60)
+    assert folder(world)["store"] == "finance"
+
+
+async def test_the_folder_of_an_agent_whose_store_goes_stays_as_it_was(world: World) -> None:
+    await running(world)
+    world.store(tls={"secretRef": {"name": "tls"}, "caBundle": "PEM"})
+    await world.settle()
+    before = world.get(kinds.CONFIG_MAP, "helper-memory")["data"]
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    world.cluster.collect_garbage()
+    await world.settle(60)
+    assert world.get(kinds.CONFIG_MAP, "helper-memory")["data"] == before
+
+
+async def test_an_agent_whose_pods_are_still_of_the_earlier_store_is_degraded(world: World) -> None:
+    _, agent = await running(world)
+    other = await world.ready_store("other")
+    world.agent(agent=TEMPLATE, memoryStore="other")
+    await world.settle(10)
+    await world.make_ready(other)
+    await world.settle(60)
+    assert world.of_agent(agent, DEGRADED) == ("True", "RolloutInProgress")
+    world.pods("helper", 1)
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
