@@ -88,6 +88,20 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
     "VolumeLargerThanSpec": Advice(
         "an adopted claim is larger than asked for; a claim cannot shrink", "nothing, or set the size to the claim's"
     ),
+    "VolumeBeingDeleted": Advice(
+        "the store's claim was deleted: the memory goes with the next restart of the pod",
+        "export the memory now, while the store serves",
+        (_CLAIM,),
+    ),
+    "VolumeLost": Advice(
+        "the volume of the store's claim does not exist any more",
+        "restore it, or delete the claim and begin anew",
+        (_CLAIM,),
+    ),
+    "VolumeReplaced": Advice(
+        "the claim is another one than the store had: what it remembers is what this volume holds",
+        "restore a backup if that was not meant",
+    ),
     "NotReported": Advice("no replica has said yet", "wait"),
     "NotConfigured": Advice(
         "the store names no model: turns are searchable, facts are only those that agents save",

@@ -123,6 +123,9 @@ def claim_state(body: Mapping[str, Any]) -> ClaimState:
         storage_class_name=spec.get("storageClassName") if is_ours(body, "spec", "storageClassName") else None,
         access_modes=tuple(spec.get("accessModes") or ()),
         resize_message=resize,
+        uid=body["metadata"]["uid"],
+        owner_uids=tuple(sys.intern(item["uid"]) for item in body["metadata"].get("ownerReferences") or ()),
+        is_being_deleted="deletionTimestamp" in body["metadata"],
     )
 
 

@@ -26,6 +26,8 @@ class StoreInputs:
     existing_claim: volume.ExistingClaim | None = None
     earlier_accounts: tuple[str, ...] = ()
     """ServiceAccounts that pods of earlier templates may still have: they keep what those pods need."""
+    may_grow: bool = True
+    """Whether an existing claim may be made larger."""
     may_start: bool = True
     """Whether the Deployment may be made or changed: False until the ModelAPIs are ready for the first time."""
 
@@ -52,7 +54,7 @@ def desired_objects(inputs: StoreInputs) -> Desired:
     if settings.network_policies:
         objects.append(network.network_policy(store, settings))
     if store.is_local:
-        objects.append(volume.claim(store, inputs.existing_claim))
+        objects.append(volume.claim(store, inputs.existing_claim, may_grow=inputs.may_grow))
     objects += workload.disruption_budget(store)
     held = {("ServiceAccount", account) for account in (access.account_name(store), *inputs.earlier_accounts)}
     if all(name in inputs.models for name in store.model_apis):

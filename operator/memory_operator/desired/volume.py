@@ -20,13 +20,13 @@ class ExistingClaim:
     access_modes: tuple[str, ...]
 
 
-def claim(store: MemoryStore, existing: ExistingClaim | None) -> Manifest:
+def claim(store: MemoryStore, existing: ExistingClaim | None, *, may_grow: bool = True) -> Manifest:
     """Return the claim to apply; of an existing one, what cannot change stays as it is."""
     wanted = store.local.persistent_volume
     size, class_name = canonical(wanted.size), wanted.storage_class_name
     modes: tuple[str, ...] = (wanted.access_mode,)
     if existing is not None:
-        size = canonical(existing.size) if is_larger(existing.size, size) else size
+        size = canonical(existing.size) if not may_grow or is_larger(existing.size, size) else size
         class_name, modes = existing.storage_class_name, existing.access_modes
     spec: JsonObject = {"accessModes": list(modes), "resources": {"requests": {"storage": size}}}
     if class_name is not None:

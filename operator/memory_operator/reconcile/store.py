@@ -225,6 +225,7 @@ def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manife
         inputs.parts,
         inputs.existing_claim,
         inputs.earlier_accounts,
+        inputs.may_grow,
         inputs.may_start,
     )
     known = context.wanted.get(store.key)
@@ -306,7 +307,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     problems: tuple[ApplyProblem, ...] = ()
     staged: frozenset[ChildKey] = frozenset()
     has_bindings = (kinds.CONFIG_MAP.name, names.bindings(key.name, 0)) in children
-    if has_bindings or not store.spec.paused:
+    if has_bindings or has_started or not store.spec.paused:
         rows = _rows(context, store)
         inputs = StoreInputs(
             store=store,
@@ -315,14 +316,16 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             parts=bindings.layout(rows, _placement(children, who)),
             existing_claim=existing_claim(known_claim.claim) if known_claim and known_claim.claim else None,
             earlier_accounts=earlier,
+            may_grow=not store.spec.paused,
             may_start=may_start,
         )
         wanted, made = _wanted(context, inputs)
         if store.spec.paused:
             # Whose memory is whose is no matter of the pods: a permission that is taken back must not stay in force.
-            kept = frozenset(wanted.digests) - {
-                (kinds.CONFIG_MAP.name, names.bindings(key.name, number)) for number in inputs.parts
-            }
+            # Nor is what becomes of the memory with the store: the claim alone is not made again.
+            written = {(kinds.CONFIG_MAP.name, names.bindings(key.name, number)) for number in inputs.parts}
+            written |= {claim_key} & children.keys()
+            kept = frozenset(wanted.digests) - written
         else:
             staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
             kept = staged

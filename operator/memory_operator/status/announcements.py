@@ -18,6 +18,9 @@ _ANNOUNCED: Final = {
 }
 """Conditions whose change is worth an Event; an outage must not write one for each of a thousand agents."""
 
+_ANNOUNCED_REASONS: Final = frozenset({Reason.VOLUME_REPLACED})
+"""Reasons that are worth one wherever they stand: nothing stopped, and somebody must hear of it all the same."""
+
 _EXPECTED: Final = frozenset({Reason.AVAILABLE, Reason.ACCEPTED, Reason.PAUSED, Reason.SCALED_TO_ZERO, *STARTING})
 """Reasons that nobody has to act on: somebody asked for it, or it passes."""
 
@@ -33,9 +36,11 @@ class Announcement:
 
 
 def _is_news(kind: str, item: Mapping[str, Any], old: Mapping[str, Any] | None) -> bool:
-    if (kind, item["type"]) not in _ANNOUNCED or item["status"] == "Unknown":
-        return False
     if old is not None and (old["status"], old["reason"]) == (item["status"], item["reason"]):
+        return False
+    if item["reason"] in _ANNOUNCED_REASONS:
+        return True
+    if (kind, item["type"]) not in _ANNOUNCED or item["status"] == "Unknown":
         return False
     if item["type"] == ConditionType.ACCEPTED and item["status"] == "True":
         return old is not None

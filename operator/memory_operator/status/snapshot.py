@@ -74,6 +74,10 @@ class ClaimState:
     """If we have set it: a class that the cluster has filled in is no business of ours."""
     access_modes: tuple[str, ...]
     resize_message: str = ""
+    uid: str = ""
+    owner_uids: tuple[str, ...] = ()
+    """Of those with which the garbage collector takes it away, whatever a spec says by then."""
+    is_being_deleted: bool = False
 
 
 @dataclass(frozen=True)

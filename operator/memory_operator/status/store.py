@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from memory_operator import names
 from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity
 from memory_operator.crd.conditions import Condition, ConditionType, Reason
-from memory_operator.crd.memory_store import MemoryStore
+from memory_operator.crd.memory_store import MemoryStore, RetentionPolicy
 from memory_operator.crd.quantity import is_larger
 from memory_operator.errors import Problem
 from memory_operator.status.invalid import invalid_status
-from memory_operator.status.snapshot import HealthState, StoreSnapshot
+from memory_operator.status.snapshot import ClaimState, HealthState, StoreSnapshot
 from memory_service.contract.health import HealthReport, Part, PartHealth
 from memory_service.contract.health import Reason as HealthReason
 
@@ -75,12 +76,47 @@ def _from_parts(
     return Condition(kind, True, Reason.OK, message)
 
 
+def _claim_trouble(store: MemoryStore, claim: ClaimState) -> tuple[Reason, str] | None:
+    """Return the reason and the sentence of a claim that takes the memory with it; None when it does not."""
+    name = names.volume_claim(store.id.name)
+    if claim.is_being_deleted:
+        message = (
+            f"The claim {name!r} was deleted and goes with the pod that uses it, at the next restart: "
+            "export the memory while it serves."
+        )
+        return Reason.VOLUME_BEING_DELETED, message
+    if claim.phase == "Lost":
+        return Reason.VOLUME_LOST, f"The volume of the claim {name!r} does not exist any more."
+    return None
+
+
+def _earlier_claim(previous: Mapping[str, Any], claim: ClaimState) -> str | None:
+    """Return the UID of the claim that a store had before this one; None when it is the only one that is known."""
+    known = previous.get("volumeClaim") or {}
+    earlier = known.get("earlierUid") if known.get("uid") == claim.uid else known.get("uid")
+    return str(earlier) if earlier else None
+
+
+def _volume_claim(store: MemoryStore, previous: Mapping[str, Any], claim: ClaimState | None) -> dict[str, str]:
+    """Return which claim a store has and what becomes of it with the store; one that is gone is remembered."""
+    if claim is None:
+        known = previous.get("volumeClaim") or {}
+        return {name: known[name] for name in ("uid", "earlierUid") if name in known}
+    policy = RetentionPolicy.DELETE if store.id.uid in claim.owner_uids else RetentionPolicy.RETAIN
+    fields = {"uid": claim.uid, "retentionPolicy": str(policy)}
+    if earlier := _earlier_claim(previous, claim):
+        fields["earlierUid"] = earlier
+    return fields
+
+
 def _storage(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot) -> Condition:
     kind = ConditionType.STORAGE_READY
     for problem in snapshot.problems:
         if problem.kind == _CLAIM:
             return Condition(kind, False, problem.reason, problem.message)
     claim = snapshot.claim
+    if claim is not None and (gone := _claim_trouble(store, claim)):
+        return Condition(kind, False, *gone)
     if store.is_local and (claim is None or claim.phase != "Bound"):
         message = "The claim is not bound to a volume yet."
         return Condition(kind, False, Reason.VOLUME_PENDING, message)
@@ -90,6 +126,12 @@ def _storage(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSna
     if claim.resize_message or (claim.capacity and is_larger(claim.requested, claim.capacity)):
         detail = claim.resize_message or f"The volume has {claim.capacity} and is growing to {claim.requested}."
         return Condition(kind, True, Reason.VOLUME_RESIZING, detail)
+    if _earlier_claim(previous, claim):
+        detail = (
+            "The claim is another one than this store had before: what it remembers is what this volume holds, "
+            "and nothing of the earlier one."
+        )
+        return Condition(kind, True, Reason.VOLUME_REPLACED, detail)
     if snapshot.wanted_size is not None and is_larger(claim.requested, snapshot.wanted_size):
         detail = f"The adopted claim has {claim.requested}; a claim cannot shrink."
         return Condition(kind, True, Reason.VOLUME_LARGER_THAN_SPEC, detail)
@@ -199,8 +241,10 @@ def _ready(
     return Condition(kind, True, Reason.AVAILABLE, f"{state.ready} of {state.wanted} pods are ready.")
 
 
-def _stalled(snapshot: StoreSnapshot) -> Condition | None:
+def _stalled(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
     kind = ConditionType.STALLED
+    if snapshot.claim is not None and (gone := _claim_trouble(store, snapshot.claim)):
+        return Condition(kind, True, *gone)
     for problem in snapshot.problems:
         return Condition(kind, True, problem.reason, problem.message)
     state = snapshot.deployment
@@ -219,7 +263,7 @@ def _reconciling(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | Non
     return None
 
 
-def _numbers(previous: Mapping[str, Any], snapshot: StoreSnapshot) -> dict[str, Any]:
+def _numbers(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot) -> dict[str, Any]:
     health, state = snapshot.health, snapshot.deployment
     fields: dict[str, Any] = {
         "replicas": state.replicas if state else 0,
@@ -244,6 +288,8 @@ def _numbers(previous: Mapping[str, Any], snapshot: StoreSnapshot) -> dict[str, 
     for name in ("facts", "queue", "version", "embedding", "schemasLeftBehind"):
         if name not in fields and name in previous and not (health is not None and health.considered):
             fields[name] = previous[name]
+    if store.is_local and (volume_claim := _volume_claim(store, previous, snapshot.claim)):
+        fields["volumeClaim"] = volume_claim
     if snapshot.schema_name is not None:
         fields["schema"] = snapshot.schema_name
     return fields
@@ -267,18 +313,21 @@ def store_status(store: MemoryStore, snapshot: StoreSnapshot, now: datetime, pat
             "All vectors are of the configured model.",
         ),
         _revocation(previous, snapshot.health),
-        _stalled(snapshot),
+        _stalled(store, snapshot),
         _reconciling(store, snapshot),
     ]
     if store.spec.paused:
-        message = "spec.paused is true: the store runs on, its objects but the bindings are not changed."
+        message = (
+            "spec.paused is true: the store runs on, its objects are not changed, but for the bindings and the owner "
+            "of the claim."
+        )
         found.append(Condition(ConditionType.PAUSED, True, Reason.PAUSED, message))
     merged = conditions.merge(previous, (item for item in found if item), store.id.generation, now)
     return {
         "observedGeneration": store.id.generation,
         "endpoint": snapshot.endpoint,
         "conditions": merged,
-        **_numbers(previous, snapshot),
+        **_numbers(store, previous, snapshot),
     }
 
 

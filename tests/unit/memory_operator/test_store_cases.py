@@ -279,6 +279,83 @@ async def test_a_claim_with_the_policy_delete_goes_with_its_store(world: World) 
     assert world.find(kinds.CLAIM, "notes-memory-data") is None
 
 
+CLAIM = ObjectKey("a", "notes-memory-data")
+
+
+def _local(**local: Any) -> dict[str, Any]:
+    return {"storage": {"type": "local", "local": local}}
+
+
+def _volume_claim(world: World) -> dict[str, str]:
+    return dict(world.get(kinds.MEMORY_STORE, "notes")["status"]["volumeClaim"])
+
+
+async def test_a_claim_that_somebody_deletes_is_told_while_the_memory_can_still_be_saved(world: World) -> None:
+    store = await world.ready_store()
+    before = len(world.cluster.writes)
+    world.cluster.edit(
+        kinds.CLAIM, CLAIM, lambda live: live["metadata"].update(deletionTimestamp="2026-01-01T12:00:00Z")
+    )
+    await world.settle()
+    for condition, status in (("StorageReady", "False"), ("Stalled", "True")):
+        assert world.of_store(store, condition) == (status, "VolumeBeingDeleted")
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert [kind for verb, kind, _ in world.writes_since(before) if verb == "create"] == ["Event"]
+
+
+async def test_a_store_says_that_its_claim_is_another_one_than_before(world: World) -> None:
+    store = await world.ready_store()
+    first = _volume_claim(world)
+    assert first == {"uid": world.get(kinds.CLAIM, CLAIM.name)["metadata"]["uid"], "retentionPolicy": "Retain"}
+    world.cluster.remove(kinds.CLAIM, "a", CLAIM.name)
+    await world.settle(5)
+    before = len(world.cluster.writes)
+    await world.make_ready(store)
+    assert world.of_store(store, "StorageReady") == ("True", "VolumeReplaced")
+    assert [kind for verb, kind, _ in world.writes_since(before) if verb == "create"] == ["Event"]
+    for _ in range(2):
+        again = _volume_claim(world)
+        assert again["earlierUid"] == first["uid"]
+        assert again["uid"] == world.get(kinds.CLAIM, CLAIM.name)["metadata"]["uid"]
+        await world.restart()
+        await world.settle(5)
+    assert world.of_store(store, "StorageReady") == ("True", "VolumeReplaced")
+
+
+async def test_a_claim_without_a_volume_any_more_is_told(world: World) -> None:
+    store = await world.ready_store()
+    world.cluster.edit(kinds.CLAIM, CLAIM, lambda live: live["status"].update(phase="Lost"))
+    await world.settle()
+    assert world.of_store(store, "StorageReady") == ("False", "VolumeLost")
+    assert world.of_store(store, "Stalled") == ("True", "VolumeLost")
+
+
+@pytest.mark.parametrize(("first", "then"), [("Delete", "Retain"), ("Retain", "Delete")])
+async def test_what_becomes_of_a_claim_is_applied_while_its_store_is_paused_and_told(
+    world: World, first: str, then: str
+) -> None:
+    await world.ready_store(**_local(persistentVolumeClaimRetentionPolicy=first))
+    assert _volume_claim(world)["retentionPolicy"] == first
+    world.store(paused=True, **_local(persistentVolumeClaimRetentionPolicy=first))
+    await world.settle()
+    world.store(paused=True, **_local(persistentVolumeClaimRetentionPolicy=then, persistentVolume={"size": "9Gi"}))
+    await world.settle()
+    assert _volume_claim(world)["retentionPolicy"] == then
+    assert world.get(kinds.CLAIM, CLAIM.name)["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    world.cluster.collect_garbage()
+    assert (world.find(kinds.CLAIM, CLAIM.name) is not None) == (then == "Retain")
+
+
+async def test_the_claim_of_a_paused_store_is_not_made_again(world: World) -> None:
+    await world.ready_store()
+    world.store(paused=True)
+    await world.settle()
+    world.cluster.remove(kinds.CLAIM, "a", CLAIM.name)
+    await world.settle(5)
+    assert world.find(kinds.CLAIM, CLAIM.name) is None
+
+
 async def test_a_growing_claim_is_shown(world: World) -> None:
     store = await world.ready_store()
     world.store(storage={"type": "local", "local": {"persistentVolume": {"size": "6Gi"}}})
