@@ -27,6 +27,10 @@ def admin_erase(
     named = [value for value in (principal, agent_id, session) if value is not None]
     if not named:
         raise click.UsageError("give --principal, --agent-id, or --session with its --agent-id")
+    if principal is not None and "#" not in principal:
+        raise click.UsageError(
+            f"--principal {principal!r} names no issuer: ISSUER#SUBJECT is expected, such as 'local#{principal}'"
+        )
     if not yes:
         click.confirm(
             f"Erase {' / '.join(named)} over the whole store? It cannot be brought back.", abort=True, err=True

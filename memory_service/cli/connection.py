@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class Connection:
 
         seconds = self.timeout_seconds
         deadlines = Deadlines(*[seconds] * 4) if seconds is not None else Deadlines(recall=30, write=30, other=30)
+        if self.token_file is not None:
+            _secret("--token-file", self.token_file)
         with SyncMemoryClient(
             self.server,
             token_file=self.token_file,
@@ -63,10 +66,25 @@ class Connection:
             return self.user
         if self.user is not None:
             raise click.UsageError("give --user or --user-token-file, not both")
-        try:
-            return Path(self.user_token_file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise click.UsageError(f"--user-token-file {self.user_token_file!r} cannot be read: {error}") from error
+        return _secret("--user-token-file", self.user_token_file)
+
+
+def _secret(option: str, file: str) -> str:
+    """Return what a file holds that was named for it; without one, the call would be somebody else's."""
+    try:
+        text = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{option} {file!r} cannot be read: {error}") from error
+    if not text:
+        raise click.UsageError(f"{option} {file!r} is empty; a token is expected in it")
+    return text
+
+
+def finite(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """Refuse what Python's `float` takes and no setting means: `nan` and `inf`."""
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter("a finite number is expected")
+    return value
 
 
 _OPTIONS = (
@@ -78,7 +96,11 @@ _OPTIONS = (
     click.option("--agent", metavar="ID", help="kaos://agent/<ns>/<name>, where the service has no authentication."),
     click.option("--user", metavar="NAME", help="The user's name, where the service has no authentication."),
     click.option(
-        "--timeout", "timeout_seconds", type=click.FloatRange(min=0.1), help="Seconds that the call may take."
+        "--timeout",
+        "timeout_seconds",
+        type=click.FloatRange(min=0.1),
+        callback=finite,
+        help="Seconds that the call may take.",
     ),
     click.option("--json", "wants_json", is_flag=True, help="Print JSON."),
 )

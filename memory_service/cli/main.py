@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from dataclasses import dataclass
 
@@ -80,13 +81,32 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A pipe in an old locale must not turn a remembered umlaut into a crash.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     # Commands print what a person needs to know; a service that is run here sets up its own log.
     logging.getLogger("memory_service").addHandler(logging.NullHandler())
-    cli(prog_name="memplane")
+    try:
+        cli(prog_name="memplane")
+    finally:
+        _drop_unprintable()
+
+
+def _open_closed_streams() -> None:
+    """Put /dev/null where a caller closed a stream: a file of ours must not get its number, and prints go nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
+def _drop_unprintable() -> None:
+    """Let what could not be printed go: it would fail once more, with a traceback, when the process ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

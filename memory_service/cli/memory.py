@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memory_service.cli import output
-from memory_service.cli.connection import Connection, connected, refuse, unavailable
+from memory_service.cli.connection import Connection, connected, finite, refuse, unavailable
 
 if TYPE_CHECKING:
     from memory_service.contract.items import Item
@@ -47,7 +47,11 @@ def write(
     """Append turns to SESSION: each TEXT is one, or --turns names a file of them."""
     if bool(texts) == (file is not None):
         raise click.UsageError("give TEXT or --turns FILE")
-    turns = _turns(file) if file is not None else [{"role": role, "content": text} for text in texts]
+    turns = (
+        _objects(file, "turn", '{"role": "user", "content": "…"}')
+        if file is not None
+        else [{"role": role, "content": text} for text in texts]
+    )
     with connection.client() as client:
         written = client.write(
             session_id,
@@ -65,29 +69,28 @@ def write(
     output.degraded(written.degraded)
 
 
-def _turns(file: str) -> list[dict[str, Any]]:
-    turns: list[dict[str, Any]] = []
+def _objects(file: str, what: str, example: str) -> list[dict[str, Any]]:
+    """Return the JSON lines of a file."""
+    found: list[dict[str, Any]] = []
     for number, text in enumerate(_lines(file), 1):
         if not text.strip():
             continue
         try:
-            turn = json.loads(text)
+            one = json.loads(text)
         except json.JSONDecodeError as error:
             raise click.UsageError(f"{file}, line {number}, is not JSON: {error}") from error
-        if not isinstance(turn, dict):
-            raise click.UsageError(
-                f'{file}, line {number}: a turn such as {{"role": "user", "content": "…"}} is expected'
-            )
-        turns.append(turn)
-    if not turns:
-        raise click.UsageError(f"{file} holds no turns")
-    return turns
+        if not isinstance(one, dict):
+            raise click.UsageError(f"{file}, line {number}: a {what} such as {example} is expected")
+        found.append(one)
+    if not found:
+        raise click.UsageError(f"{file} holds no {what}s")
+    return found
 
 
 def _lines(file: str) -> Iterable[str]:
     try:
-        # Not splitlines: JSON may hold U+2028 and its like as they are.
-        return (sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")).split("\n")
+        # JSON is UTF-8 whatever the locale, and may hold U+2028 and its like as they are: no splitlines.
+        return (sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()).decode("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{file!r} cannot be read: {error}") from error
 
@@ -106,7 +109,7 @@ def _lines(file: str) -> Iterable[str]:
 @click.option("--until", type=click.DateTime(), help="Said at this time (UTC) or earlier.")
 @click.option("--as-of", type=click.DateTime(), help="Facts as they were valid at this time (UTC).")
 @click.option("--workspace", metavar="NAME", help="The partition to read too.")
-@click.option("--score-floor", type=float, help="Least score, 0 to 1.")
+@click.option("--score-floor", type=float, callback=finite, help="Least score, 0 to 1.")
 @click.option("--explain", is_flag=True, help="Show the parts of the rank.")
 @click.option("--block", "wants_block", is_flag=True, help="Print the block for a prompt and nothing else.")
 def recall(
@@ -137,12 +140,14 @@ def recall(
             score_floor=score_floor,
             explain=explain or None,
         )
+        endpoint = client.binding.endpoint
     if connection.wants_json:
         output.as_json(recalled)
     if recalled.problem is not None:
         refuse(recalled.problem)
     if recalled.outcome.value == "unavailable":
-        unavailable(", ".join(f"{part.part}: {part.reason}" for part in recalled.degraded))
+        reasons = ", ".join(part.reason for part in recalled.degraded)
+        unavailable(f"the service at {endpoint!r} did not answer ({reasons})")
     if connection.wants_json:
         return
     if wants_block:
@@ -188,7 +193,7 @@ def recall(
 @click.option("--kind", type=FACT_KINDS, help="Its kind; default: semantic.")
 @click.option("--category", help="Its category.")
 @click.option("--evidence", help="Where it is known from.")
-@click.option("--importance", type=float, help="0 to 1.")
+@click.option("--importance", type=float, callback=finite, help="0 to 1.")
 @click.option("--tag", "tags", multiple=True, help="A tag; may be given often.")
 @click.option("--pinned", is_flag=True, help="Keep it in front.")
 @click.option("--dedupe-key", help="A second save with it updates the first.")
@@ -265,7 +270,14 @@ def forget(
 @click.command(short_help="Show an erasure's receipt.")
 @connected
 @click.argument("receipt_id", metavar="RECEIPT")
-@click.option("--wait", "wait_seconds", type=click.FloatRange(min=0), default=0, help="Wait this long for `purged`.")
+@click.option(
+    "--wait",
+    "wait_seconds",
+    type=click.FloatRange(min=0),
+    default=0,
+    callback=finite,
+    help="Wait this long for `purged`.",
+)
 def receipt(connection: Connection, receipt_id: str, wait_seconds: float) -> None:
     """Show how far an erasure is: erased, then purged."""
     until = time.monotonic() + wait_seconds
@@ -323,7 +335,7 @@ def facts_get(connection: Connection, fact_id: str) -> None:
 @click.option("--text", help="The corrected text.")
 @click.option("--category")
 @click.option("--evidence")
-@click.option("--importance", type=float)
+@click.option("--importance", type=float, callback=finite)
 @click.option("--tag", "tags", multiple=True)
 @click.option("--pinned/--not-pinned", default=None)
 @click.option("--revision", type=int, help="Refuse when the fact changed since.")
@@ -384,8 +396,9 @@ def facts_history(connection: Connection, fact_id: str) -> None:
 @click.argument("file", metavar="FILE")
 def facts_batch(connection: Connection, file: str) -> None:
     """Save the facts of FILE (JSON lines; `-` reads standard input) together: all or none."""
+    facts = _objects(file, "fact", '{"text": "…"}')
     with connection.client() as client:
-        saved = client.facts.batch(_turns(file))
+        saved = client.facts.batch(facts)
     if connection.wants_json:
         output.as_json(saved)
         return

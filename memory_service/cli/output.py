@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -44,8 +48,28 @@ def _visible(letter: str) -> str:
 
 def as_json(value: Any) -> None:
     """Print a value as one JSON document."""
-    text = json.dumps(_jsonable(value), indent=2, ensure_ascii=False)
-    print(text.encode("utf-8", "backslashreplace").decode())  # Half a surrogate pair is no character: escaped as JSON.
+    # JSON has escapes of its own for what an old locale's stream cannot hold.
+    text = json.dumps(_jsonable(value), indent=2, ensure_ascii=not _takes_every_letter(sys.stdout))
+    with _printing():
+        # Half a surrogate pair is no character: escaped as JSON.
+        print(text.encode("utf-8", "backslashreplace").decode(), flush=True)
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Say in a sentence that an answer could not be printed; a reader that went away ends the command in silence."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise click.ClickException(
+            f"what was asked for is done, but its answer cannot be printed: {error.strerror}"
+        ) from error
+
+
+def _takes_every_letter(stream: TextIO) -> bool:
+    return codecs.lookup(stream.encoding or "ascii").name.startswith("utf")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
@@ -62,7 +86,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str |
         drawn.add_row(*(Text(plain(cell)) for cell in row))
         count += 1
     if count:
-        console().print(drawn)
+        with _printing():
+            console().print(drawn)
     else:
         line(f"{title}: nothing" if title else "nothing")
 
@@ -76,12 +101,14 @@ def fields(values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if value not in (None, "", (), [], {}):
             drawn.add_row(Text(name), Text(plain(value)))
-    console().print(drawn)
+    with _printing():
+        console().print(drawn)
 
 
 def line(text: str) -> None:
     """Print one line to standard output."""
-    print(plain(text))
+    with _printing():
+        print(plain(text), flush=True)
 
 
 def note(text: str) -> None:

@@ -136,20 +136,17 @@ def _flags(flags: Mapping[str, Any], no_worker: bool) -> dict[str, Any]:
 def _read(config_file: str | None) -> Mapping[str, Any] | None:
     if not config_file:
         return None
-    import yaml
-
     from memory_service.cli.settings import Flaw, SettingsError
+    from memory_service.domain.documents import parse_yaml
 
     try:
-        content = yaml.safe_load(Path(config_file).read_text(encoding="utf-8"))
+        content = parse_yaml(Path(config_file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             Flaw("--config", config_file, f"a file that can be read is expected: {error}", "name another file")
         ) from error
-    except yaml.YAMLError as error:
-        raise SettingsError(
-            Flaw("--config", config_file, f"YAML is expected: {' '.join(str(error).split())}", "mend the file")
-        ) from error
+    except ValueError as error:
+        raise SettingsError(Flaw("--config", config_file, f"YAML is expected: {error}", "mend the file")) from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

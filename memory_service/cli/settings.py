@@ -267,9 +267,21 @@ def masked(path: Path, value: Any) -> Any:
         return None
     if path[-1] == "dsn":
         return masked_dsn(str(value))
-    if "headers" in path or (path[-1] == "url" and "@" in str(value)):
+    if "headers" in path:
         return "***"
-    return value
+    return masked_url(value) if isinstance(value, str) and "://" in value else value
+
+
+def masked_url(url: str) -> str:
+    """Return a URL without what may open something: a name or a password before the host, the values of its query."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"
+    _, at, host = parts.netloc.rpartition("@")
+    query = re.sub(r"=[^&;]*", "=***", parts.query) if "=" in parts.query else "***" if parts.query else ""
+    fragment = "***" if parts.fragment else ""
+    return urlunsplit((parts.scheme, f"{'***@' if at else ''}{host}", parts.path, query, fragment))
 
 
 def masked_dsn(dsn: str) -> str:
@@ -307,19 +319,28 @@ def _validation_flaws(error: ValidationError, sources: Mapping[Path, str], file_
             # Prefer what is nearest to the person: a flag, then a variable, then the file.
             source = max(below, key=_nearness, default="default")
         got = item["input"]
-        is_plain = isinstance(got, str | int | float | bool) and masked(path or ("",), got) == got
         setting = next((known for known in SETTINGS if known.path == path), None)
         step = f"change it in {source}" if source != "default" else "set it"
+        # What stands at a name that is not known, or in place of a section, may be anything: a key, too.
+        is_shown = (
+            isinstance(got, str | int | float | bool)
+            and item["type"] not in _ANYTHING
+            and not (setting and setting.is_secret)
+            and masked(path or ("",), got) == got
+        )
         flaws.append(
             Flaw(
                 ".".join(path) or "the configuration",
                 source,
                 _expected(item, setting),
                 "remove it, or look for its spelling in docs/reference" if item["type"] == "extra_forbidden" else step,
-                str(got) if is_plain and not (setting and setting.is_secret) else None,
+                str(got) if is_shown else None,
             )
         )
     return flaws
+
+
+_ANYTHING = frozenset({"extra_forbidden", "model_type", "model_attributes_type", "dict_type", "tuple_type"})
 
 
 def _expected(flaw: Mapping[str, Any], setting: Setting | None) -> str:

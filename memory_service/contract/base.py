@@ -17,9 +17,14 @@ class Wire(BaseModel):
 
 
 class FileModel(BaseModel):
-    """A frozen part of a configuration file: camelCase in the file, snake_case in Python; unknown keys are refused."""
+    """A frozen part of a configuration file: camelCase in the file, snake_case in Python.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    Unknown keys are refused, and numbers that count nothing: YAML has `.inf` and `.nan`.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, allow_inf_nan=False
+    )
 
 
 def _storable(text: str) -> str:

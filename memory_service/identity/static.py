@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
-import yaml
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from memory_service.contract.base import FileModel
@@ -21,6 +20,7 @@ from memory_service.contract.health import Reason
 from memory_service.contract.ids import LOCAL_ISSUER, AgentIdentity
 from memory_service.contract.problems import GOOD_TOKEN
 from memory_service.domain.callers import Caller, CallerKind, Principal
+from memory_service.domain.documents import parse_yaml
 from memory_service.errors import FieldProblem, Forbidden, Misconfigured, Unauthenticated
 from memory_service.identity.authenticator import AGENTS, Headers, IdentityState, Monotonic, Now
 from memory_service.identity.credentials import USER_HEADER, principal_flaw, read_credentials
@@ -210,14 +210,7 @@ def parse_tokens(data: bytes) -> TokensFile:
     Raises:
         ValueError: it is not YAML, has another shape, or gives one token twice. No token is in the message.
     """
-    try:
-        document = yaml.safe_load(data)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise ValueError(f"it is not YAML{where}") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    document = parse_yaml(data)
     if document is None:
         raise ValueError("it is empty")
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,33 @@ def test_tokens_come_from_files_and_names_from_flags(server: MemoryServer, tmp_p
     assert second.headers["x-memplane-user"] == "ada"
 
 
+@pytest.mark.parametrize("option", ["--token-file", "--user-token-file"])
+@pytest.mark.parametrize("content", [None, b"", b" \n", b"\xff"])
+def test_a_token_file_without_a_token_stops_a_call_that_would_be_somebody_elses(
+    content: bytes | None, option: str, server: MemoryServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    refused = run("remember", "Ada lives in Oslo.", option, str(file))
+    assert (refused.exit_code, server.requests) == (2, [])
+    assert f"{option} {str(file)!r}" in refused.stderr
+
+
+def test_a_recall_that_finds_no_service_says_where_it_looked(server: MemoryServer) -> None:
+    server.always = problem(503, "unavailable", "no database")
+    gone = run("recall", "q", "--timeout", "0.5")
+    assert gone.exit_code == 3
+    assert server.url in gone.stderr
+
+
+def test_a_wrong_line_of_facts_is_told_what_a_fact_looks_like() -> None:
+    wrong = run("facts", "batch", "-", input="[1]\n")
+    assert wrong.exit_code == 2
+    assert "a fact such as" in wrong.stderr
+    assert "no facts" in run("facts", "batch", "-", input="\n").stderr
+
+
 def test_turns_come_from_a_file_or_from_standard_input(server: MemoryServer, tmp_path: Path) -> None:
     lines = '{"role": "user", "content": "one"}\n\n{"role": "assistant", "content": "two"}\n'
     (tmp_path / "turns.jsonl").write_text(lines)
@@ -166,6 +195,19 @@ def test_turns_come_from_a_file_or_from_standard_input(server: MemoryServer, tmp
     wrong = run("write", "s1", "--turns", "-", input='{"role": "user"\n')
     assert wrong.exit_code == 2
     assert "line 1" in wrong.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii:surrogateescape", "latin-1"])
+def test_turns_from_standard_input_are_utf_8_in_every_locale(encoding: str, server: MemoryServer) -> None:
+    said = "Zo\xeb \U0001f600"
+    subprocess.run(
+        [sys.executable, "-m", "memory_service.cli", "write", "s1", "--turns", "-"],
+        input=json.dumps({"role": "user", "content": said}, ensure_ascii=False).encode(),
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        check=True,
+        capture_output=True,
+    )
+    assert server.texts("s1") == [said]
 
 
 class Store:

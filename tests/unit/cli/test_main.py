@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,8 +24,6 @@ VARIABLES = re.compile("MEMPLANE_|AGENT_IDENTITY")
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     for name in list(os.environ):
         if VARIABLES.match(name):
             monkeypatch.delenv(name)
@@ -68,6 +67,12 @@ def test_each_command_explains_itself_as_the_overview_says(name: str) -> None:
         ["check", "--config", "/nowhere/m.yaml"],
         ["import", "/nowhere/export.jsonl"],
         ["admin", "erase"],
+        ["admin", "erase", "--principal", "kim", "--yes"],
+        ["recall", "q", "--score-floor", "nan"],
+        ["recall", "q", "--timeout", "inf"],
+        ["remember", "text", "--importance", "inf"],
+        ["facts", "patch", "f1", "--importance", "nan"],
+        ["receipt", "r1", "--wait", "nan"],
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
@@ -100,6 +105,57 @@ def test_a_file_that_is_no_configuration_is_refused_with_a_sentence(text: str, t
     assert result.exit_code == 2
     assert "error: " in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["storage:\n  dsn: [s3cret\n", "storage:\n  dsn: s3cret: x\n", "a: *s3cret\n", "a: !s3cret x\n", "a: 's3cret"],
+)
+def test_a_file_that_is_no_yaml_is_not_repeated_on_the_screen(text: str, tmp_path: Path) -> None:
+    config = tmp_path / "memplane.yaml"
+    config.write_text(text)
+    result = run("check", "--config", str(config))
+    assert (result.exit_code, "s3cret" in result.output) == (2, False)
+    assert "at line " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["storage:\n  dataDir: a\nstorage:\n  dataDir: b\n", "storage: {dataDir: a, dataDir: b}\n"]
+)
+def test_a_setting_that_a_file_has_twice_is_refused(text: str, tmp_path: Path) -> None:
+    config = tmp_path / "memplane.yaml"
+    config.write_text(text)
+    result = run("check", "--config", str(config))
+    assert result.exit_code == 2
+    assert "the same key twice at line " in result.stderr
+
+
+def memplane(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a shell, where $memplane is the program."""
+    env = {"PATH": os.environ["PATH"], "memplane": f"{sys.executable} -m memory_service.cli", **variables}
+    return subprocess.run(["bash", "-c", command], env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_json_document_is_one_in_every_encoding(encoding: str) -> None:
+    model = "mod\xebll \U0001f600"
+    variables = {"MEMPLANE_CHAT_MODEL": model, "MEMPLANE_CHAT_URL": "http://u", "PYTHONIOENCODING": encoding}
+    done = memplane("$memplane check --json", **variables)
+    assert json.loads(done.stdout)["settings"]["models.chat.model"]["value"] == model
+
+
+@pytest.mark.parametrize("command", ["check", "check --json"])
+@pytest.mark.parametrize(
+    ("redirection", "code", "words"),
+    [(">&-", 0, ""), (">/dev/full", 1, "cannot be printed"), ("| true; exit ${PIPESTATUS[1]}", 0, "")],
+)
+def test_an_answer_that_cannot_be_printed_ends_without_a_traceback(
+    command: str, redirection: str, code: int, words: str
+) -> None:
+    done = memplane(f"$memplane {command} {redirection}")
+    assert done.returncode == code
+    assert words in done.stderr
+    assert ("Traceback" in done.stderr, "Exception ignored" in done.stderr) == (False, False)
 
 
 SERVICE = {

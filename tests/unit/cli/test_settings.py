@@ -187,6 +187,56 @@ def test_secrets_are_never_shown() -> None:
         assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"models": {"chat": {"apiKey": "s3cret"}}},
+        {"models": {"chat": {"baseURL": "http://ada:s3cret@x"}}},
+        {"models": {"chat": "s3cret"}},
+        {"models": {"chat": {"headers": "s3cret"}}},
+        {"identity": "s3cret"},
+        {"identity": {"admins": "s3cret"}},
+        {"password": "s3cret"},
+        {"storage": {"dsn_": "host=h password=s3cret"}},
+    ],
+)
+def test_what_stands_at_a_name_that_is_not_known_is_not_repeated(file: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        layer(file, {}, {})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://models/v1?api_key=s3cret&x=s3cret", "http://models/v1?api_key=***&x=***"),
+        ("http://models/v1?s3cret", "http://models/v1?***"),
+        ("http://models:8000/v1", "http://models:8000/v1"),
+    ],
+)
+def test_what_a_url_may_carry_is_masked(url: str, shown: str) -> None:
+    layered = layer({"identity": {"jwks": url}}, {}, {})
+    assert ("identity.jwks", shown, "the configuration file") in list(described(layered))
+    with pytest.raises(SettingsError) as caught:
+        layer({"models": {"chat": {"timeoutSeconds": url}}}, {}, {})
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ("extraction", "idleSeconds"),
+        ("retention", "turnsSeconds"),
+        ("server", "graceSeconds"),
+        ("worker", "pollSeconds"),
+    ],
+)
+def test_a_number_that_counts_nothing_is_refused(section: str, name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"{section}.{name}.*a finite number"):
+        layer({section: {name: value}}, {}, {})
+
+
 @given(
     user=st.text("abc", min_size=1),
     password=st.text("xyzXYZ0189%!*", min_size=6),

@@ -137,6 +137,7 @@ async def test_a_swapped_symlink_counts_as_a_change(path: Path, clock: Clock, tm
 
 BROKEN = {
     "not YAML": "agents: [",
+    "a list twice": "agents: []\nusers: []\nagents: []\n",
     "empty": "",
     "a list": "- a",
     "an unknown field": FILE + "\nroot: true",
