@@ -59,13 +59,23 @@ class Retrying:
 
 
 class Refused(Exception):
-    """The endpoint answered a 4xx that is not about the key: another request may do. `code` and `param` as it says."""
+    """The endpoint answered, and not with what was asked for: another request may do. `code` and `param` as it says."""
 
-    def __init__(self, status: int, code: str, param: str) -> None:
-        super().__init__(f"answered {status}" + (f" ({code})" if code else ""))
+    def __init__(self, status: int, code: str = "", param: str = "", *, problem: str | None = None) -> None:
+        super().__init__(problem or f"answered {status}" + (f" ({code})" if code else ""))
         self.status = status
         self.code = code
         self.param = param
+
+    @property
+    def may_be_about_the_text(self) -> bool:
+        """Whether it may come from what was sent: its length, what a filter or a fault of the server makes of it."""
+        return self.status in (400, 413, 422) or self.may_pass
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may do a moment later: the server's own fault, not a verdict."""
+        return self.status >= 500 or self.status < 300
 
 
 class ApiKey:
@@ -174,19 +184,22 @@ class Endpoint:
         """As `post`, without a body."""
         return await self._request("GET", path, None, max_bytes)
 
-    async def post(self, path: str, body: Mapping[str, Any], *, max_bytes: int) -> Any:
+    async def post(self, path: str, body: Mapping[str, Any], *, max_bytes: int, repeats: bool = True) -> Any:
         """Return the answer's JSON, of at most `max_bytes`.
 
         Failures to connect, lost connections and 429, 502 and 503 are repeated, after what `Retry-After` says or a
-        jittered backoff; a timeout is not.
+        jittered backoff; a timeout is not, and nothing is without `repeats`.
 
         Raises:
             ModelUnavailable: no answer that can be used; recorded.
-            Refused: this request will not do; not recorded.
+            Refused: this request will not do, though another may; not recorded.
         """
-        return await self._request("POST", path, json.dumps(body).encode(), max_bytes)
+        return await self._request("POST", path, json.dumps(body).encode(), max_bytes, repeats=repeats)
 
-    async def _request(self, method: str, path: str, body: bytes | None, max_bytes: int) -> Any:
+    async def _request(
+        self, method: str, path: str, body: bytes | None, max_bytes: int, *, repeats: bool = True
+    ) -> Any:
+        max_retries = self._retrying.max_retries if repeats else 0
         attempt = 0
         while True:
             wait: float | None = None
@@ -196,7 +209,7 @@ class Endpoint:
             except TimeoutError as error:
                 raise self.failure(f"no whole answer within {self._timeout_seconds:g} s") from error
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
-                if attempt >= self._retrying.max_retries:
+                if attempt >= max_retries:
                     raise self.failure(f"the connection failed ({type(error).__name__})") from error
             except (aiohttp.ClientError, ValueError) as error:
                 raise self.failure(f"the request failed ({type(error).__name__})") from error
@@ -205,7 +218,9 @@ class Endpoint:
                     return self._answer(status, content)
                 wait = _retry_after(headers.get("retry-after"), self._clock.now())
                 too_long = wait is not None and wait > MAX_RETRY_AFTER_SECONDS
-                if attempt >= self._retrying.max_retries or too_long:
+                if attempt >= max_retries or too_long:
+                    if wait is None and status != 429:
+                        return self._answer(status, content)
                     raise self.failure(f"answered {status}", retry_after=wait)
             # Never sooner than asked for, and not all callers at once.
             backoff = self._retrying.backoff(attempt)
@@ -248,7 +263,7 @@ class Endpoint:
                 raise self.failure("the answer is not JSON") from error
         if 300 <= status < 400:
             raise self.failure(f"answered {status}; redirects are not followed, configure the final URL")
-        if 400 <= status < 500:
+        if status >= 400:
             raise Refused(status, *_error_code(content))
         raise self.failure(f"answered {status}")
 

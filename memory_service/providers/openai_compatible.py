@@ -6,6 +6,7 @@ Whatever an endpoint answers, a caller gets all of what was asked for or `ModelU
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -36,11 +37,11 @@ MAX_INPUTS = 32
 """Inputs of one embedding request: the smallest default limit among the servers that are in use."""
 MAX_BATCH_TOKENS = 32_000
 DEFAULT_INPUT_TOKENS = 8_000
-"""Longest input while `inputTokens` is unset. An endpoint that refuses it is asked again with half of it."""
+"""Longest input while `inputTokens` is unset. An endpoint that refuses its length is asked again with half of it."""
+LENGTH_CODES = ("length", "too_long", "too_large")
+"""What an error's code holds that is about the length of what was sent."""
 SHORTEST_INPUT_TOKENS = 32
 """A refusal of inputs this short is not about their length."""
-ABOUT_THE_TEXT = frozenset({400, 413, 422})
-"""Statuses that may be about what was sent: its length, or what a filter makes of it. Others are about the endpoint."""
 PLAIN_TEXT = "memory"
 PLAIN_MESSAGES = (Message("system", "Answer with JSON."), Message("user", 'Answer with {"ok": true}.'))
 """What no endpoint has a reason to refuse: where it refuses this as well, it is not about a text."""
@@ -87,12 +88,9 @@ class OpenAIChat:
         if json_object:
             body["response_format"] = {"type": "json_object"}
         try:
-            answer = await self._adapting(body, max_tokens)
+            completion = await self._answer(body, max_tokens)
         except Refused as refusal:
-            raise await self._refusal(refusal, body, max_tokens) from refusal
-        completion = _completion(answer)
-        if completion is None:
-            raise self._endpoint.failure("the answer is not a chat completion")
+            completion = await self._answer_after(refusal, body, max_tokens)
         self._endpoint.succeeded()
         return completion
 
@@ -113,12 +111,19 @@ class OpenAIChat:
         """Close the connections."""
         await self._endpoint.close()
 
-    async def _adapting(self, body: dict[str, Any], max_tokens: int) -> Any:
+    async def _answer(self, body: dict[str, Any], max_tokens: int, *, repeats: bool = True) -> Completion:
+        """Return a completion. What is none counts as refused."""
+        completion = _completion(await self._adapting(body, max_tokens, repeats))
+        if completion is None:
+            raise Refused(200, problem="the answer is not a chat completion")
+        return completion
+
+    async def _adapting(self, body: dict[str, Any], max_tokens: int, repeats: bool) -> Any:
         while True:
             sent = {key: value for key, value in body.items() if key not in self._dropped}
             sent[self._limit_name] = max_tokens
             try:
-                return await self._endpoint.post("chat/completions", sent, max_bytes=MAX_CHAT_BYTES)
+                return await self._endpoint.post("chat/completions", sent, max_bytes=MAX_CHAT_BYTES, repeats=repeats)
             except Refused as refusal:
                 if refusal.param == "max_tokens" and "max_tokens" in sent:
                     self._limit_name = "max_completion_tokens"
@@ -127,15 +132,22 @@ class OpenAIChat:
                 else:
                     raise
 
-    async def _refusal(self, refusal: Refused, body: dict[str, Any], max_tokens: int) -> ModelUnavailable:
-        """Return what a refusal is about, after asking the same in the same way about nothing in particular."""
-        if refusal.status not in ABOUT_THE_TEXT:
-            return self._endpoint.failure(str(refusal))
+    async def _answer_after(self, refusal: Refused, body: dict[str, Any], max_tokens: int) -> Completion:
+        """Return the answer after all, or raise what the refusal is about: the same is asked in the same way about
+        nothing in particular, and where that is answered once more about the text, unless it was a verdict.
+        """
+        if not refusal.may_be_about_the_text:
+            raise self._endpoint.failure(str(refusal)) from refusal
         try:
-            await self._adapting({**body, "messages": _messages(PLAIN_MESSAGES)}, max_tokens)
+            await self._answer({**body, "messages": _messages(PLAIN_MESSAGES)}, max_tokens, repeats=False)
         except Refused:
-            return self._endpoint.failure(str(refusal))
-        return self._endpoint.refusal(str(refusal))
+            raise self._endpoint.failure(str(refusal)) from refusal
+        if refusal.may_pass:
+            try:
+                return await self._answer(body, max_tokens, repeats=False)
+            except Refused as again:
+                raise self._endpoint.refusal(str(again)) from again
+        raise self._endpoint.refusal(str(refusal)) from refusal
 
 
 class OpenAIEmbedder:
@@ -173,28 +185,37 @@ class OpenAIEmbedder:
         """Return one unit vector a text, in order.
 
         A text longer than the model's input is cut into chunks whose vectors are averaged; of more than 32 chunks, 32
-        are taken evenly. Where the endpoint refuses
-        the length all the same (its tokens are others), shorter chunks are tried and kept to.
+        are taken evenly. Where the endpoint refuses the length all the same (its tokens are others), shorter chunks are
+        tried and kept to. Where it refuses one text for another reason, shorter chunks of that text alone are tried.
 
         Raises:
-            ModelRefused: the endpoint answers, and does not take one of these texts.
+            ModelRefused: the endpoint answers, and has no vector for one of these texts.
             ModelUnavailable: none of the vectors may be used.
         """
         if not texts:
             return []
         cap = self._input_tokens
+        is_about_length = True
+        is_repeated = False
         while True:
-            chunks = [self._chunks(text, cap) for text in texts]
+            chunks = await asyncio.to_thread(self._chunks_of, texts, cap)
             try:
-                vectors = await self._embed_chunks([chunk for group in chunks for chunk in group])
+                result = self._means(await self._embed_chunks([chunk for group in chunks for chunk in group]), chunks)
                 break
             except Refused as refusal:
+                if not refusal.may_be_about_the_text or not await self._takes(PLAIN_TEXT):
+                    raise self._endpoint.failure(str(refusal)) from refusal
                 longest = max(tokens for group in chunks for _, tokens in group)
-                if refusal.status not in ABOUT_THE_TEXT or longest <= SHORTEST_INPUT_TOKENS:
-                    raise await self._refusal(refusal) from refusal
+                is_about_length = is_about_length and await self._is_about_length(refusal, longest)
+                if not is_about_length:
+                    if len(texts) > 1 or (longest <= SHORTEST_INPUT_TOKENS and (is_repeated or not refusal.may_pass)):
+                        raise self._endpoint.refusal(str(refusal)) from refusal
+                    if refusal.may_pass and not is_repeated:
+                        is_repeated = True
+                        continue
                 cap = max(SHORTEST_INPUT_TOKENS, min(cap, longest) // 2)
-        self._input_tokens = cap
-        result = self._means(vectors, chunks)
+        if is_about_length:
+            self._input_tokens = cap
         self._endpoint.succeeded()
         return result
 
@@ -237,6 +258,9 @@ class OpenAIEmbedder:
         """Close the connections."""
         await self._endpoint.close()
 
+    def _chunks_of(self, texts: Sequence[str], cap: int) -> list[list[tuple[str, int]]]:
+        return [self._chunks(text, cap) for text in texts]
+
     def _chunks(self, text: str, cap: int) -> list[tuple[str, int]]:
         """Return pieces of at most `cap` tokens with their counts, at least one, none of them empty."""
         text = text.strip() or " "  # An empty input is refused by most servers.
@@ -251,54 +275,65 @@ class OpenAIEmbedder:
         chosen = [solid[place] for place in evenly(len(solid), MAX_CHUNKS)]
         return [(piece, max(1, self._counter.count(piece))) for piece in chosen]
 
-    async def _refusal(self, refusal: Refused) -> ModelUnavailable:
-        """Return what a refusal is about, after asking about nothing in particular."""
-        if refusal.status not in ABOUT_THE_TEXT:
-            return self._endpoint.failure(str(refusal))
+    async def _takes(self, text: str) -> bool:
+        """Return whether the endpoint has a vector for a text that says nothing in particular."""
         try:
-            await self._embed_batch([PLAIN_TEXT])
+            (row,) = await self._embed_batch([text], repeats=False)
         except Refused:
-            return self._endpoint.failure(str(refusal))
-        return self._endpoint.refusal(str(refusal))
+            return False
+        return bool(np.isfinite(row).all())
+
+    async def _is_about_length(self, refusal: Refused, longest: int) -> bool:
+        """Return whether inputs of so many tokens are refused, whatever they say."""
+        if longest <= SHORTEST_INPUT_TOKENS or refusal.status < 300:
+            return False
+        if any(part in refusal.code.lower() for part in LENGTH_CODES):
+            return True
+        filler = await asyncio.to_thread(self._counter.cut, f"{PLAIN_TEXT} " * longest, longest)
+        return not await self._takes(filler)
 
     async def _embed_chunks(self, chunks: Sequence[tuple[str, int]]) -> NDArray[np.float64]:
         rows = [await self._embed_batch(batch) for batch in _batches(chunks)]
         return np.concatenate(rows)
 
-    async def _embed_batch(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    async def _embed_batch(self, texts: Sequence[str], *, repeats: bool = True) -> NDArray[np.float64]:
+        """Return one unit vector a text; a row of NaN where the endpoint gave none that has a direction."""
         body: dict[str, Any] = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         max_bytes = ENVELOPE_BYTES + len(texts) * max(self.dimension, 4_096) * BYTES_PER_NUMBER
         if self._asks_for_dimension:
             body["dimensions"] = self.dimension
-        answer = await self._endpoint.post("embeddings", body, max_bytes=max_bytes)
-        rows, problem = _rows(answer, len(texts))
+        answer = await self._endpoint.post("embeddings", body, max_bytes=max_bytes, repeats=repeats)
+        rows, problem = _rows(answer, len(texts), self.dimension)
         if rows is not None and rows.shape[1] != self.dimension and not self._asks_for_dimension:
             # Models that can shorten their vectors do so only when asked; others refuse the question.
             body["dimensions"] = self.dimension
             try:
-                answer = await self._endpoint.post("embeddings", body, max_bytes=max_bytes)
+                answer = await self._endpoint.post("embeddings", body, max_bytes=max_bytes, repeats=repeats)
             except Refused:
                 raise self._wrong_dimension(rows.shape[1]) from None
-            rows, problem = _rows(answer, len(texts))
+            rows, problem = _rows(answer, len(texts), self.dimension)
             self._asks_for_dimension = rows is not None and rows.shape[1] == self.dimension
         if rows is None:
             raise self._endpoint.failure(problem)
         if rows.shape[1] != self.dimension:
             raise self._wrong_dimension(rows.shape[1])
         largest = np.abs(rows).max(axis=1, keepdims=True)
-        if (largest == 0).any():
-            raise self._endpoint.failure("the answer holds a vector without a direction")
+        largest[largest == 0] = np.nan
         scaled = rows / largest  # Squares of huge or tiny numbers would leave the range of a float.
         unit: NDArray[np.float64] = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
         return unit
 
     def _means(self, vectors: NDArray[np.float64], chunks: Sequence[Sequence[tuple[str, int]]]) -> list[Vector]:
+        """Return each text's vector, out of those of its chunks that have one; a text without any counts as refused."""
+        is_usable = [bool(np.isfinite(row).all()) for row in vectors]
         result: list[Vector] = []
         first = 0
         for group in chunks:
-            vector = unit_mean(vectors[first : first + len(group)], [tokens for _, tokens in group])
+            kept = [place for place in range(len(group)) if is_usable[first + place]]
+            weights = [group[place][1] for place in kept]
+            vector = unit_mean(vectors[[first + place for place in kept]], weights) if kept else None
             if vector is None:
-                raise self._endpoint.failure("the chunks of a text cancel out")
+                raise Refused(200, problem="the answer holds a vector without a direction")
             result.append(vector)
             first += len(group)
         return result
@@ -324,8 +359,11 @@ def _batches(chunks: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
         yield batch
 
 
-def _rows(answer: Any, expected: int) -> tuple[NDArray[np.float64] | None, str]:
-    """Return the answer's vectors in the order of the inputs, or what is wrong with it."""
+def _rows(answer: Any, expected: int, dimension: int) -> tuple[NDArray[np.float64] | None, str]:
+    """Return the answer's vectors in the order of the inputs, or what is wrong with it.
+
+    A vector that is missing, or that holds what is no finite number, is a row of NaN.
+    """
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, list) or not all(isinstance(item, dict) for item in data):
         return None, "the answer is not a list of embeddings"
@@ -335,6 +373,10 @@ def _rows(answer: Any, expected: int) -> tuple[NDArray[np.float64] | None, str]:
     if not all(isinstance(place, int) for place in places) or sorted(places) != list(range(expected)):
         return None, "the answer's indexes are not those of the inputs"
     ordered = [item.get("embedding") for _, item in sorted(zip(places, data, strict=True), key=lambda pair: pair[0])]
+    is_missing = [row is None or (isinstance(row, list) and None in row) for row in ordered]
+    if any(is_missing):
+        width = next((len(row) for row in ordered if isinstance(row, list)), dimension)
+        ordered = [[math.nan] * width if missing else row for row, missing in zip(ordered, is_missing, strict=True)]
     try:
         numbers = np.asarray(ordered)
     except (ValueError, OverflowError):
@@ -342,8 +384,7 @@ def _rows(answer: Any, expected: int) -> tuple[NDArray[np.float64] | None, str]:
     if numbers.ndim != 2 or numbers.shape[1] == 0 or numbers.dtype.kind not in "iuf":
         return None, "the answer holds an embedding that is not a list of numbers"
     rows = numbers.astype(np.float64)
-    if not np.isfinite(rows).all():
-        return None, "the answer holds a number that is not finite"
+    rows[~np.isfinite(rows).all(axis=1)] = np.nan
     return rows, ""
 
 

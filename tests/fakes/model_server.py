@@ -111,16 +111,48 @@ class TooLong:
     """Answer 400 to embedding requests with an input of more words than this, as usual to the others."""
 
     max_words: int
+    code: str = "context_length_exceeded"
 
 
 @dataclass(frozen=True)
 class Refusing:
-    """Answer 400 to requests that hold this word anywhere, as usual to the others."""
+    """Answer 400 (or another status) to requests that hold this word anywhere, as usual to the others.
+
+    With `beside` only those are refused that have an input or a message with both words.
+    """
 
     word: str
+    status: int = 400
+    beside: str = ""
+
+    def refuses(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request holds what is refused."""
+        texts = [json.dumps(part) for part in (*body.get("input", ()), *body.get("messages", ()))]
+        return any(self.word in text and self.beside in text for text in texts)
 
 
-Fault = Status | Text | Truncated | Thinking | Body | Embeddings | HalfClosed | HungUp | Gate | TooLong | Refusing
+@dataclass(frozen=True)
+class Directionless:
+    """Answer an embedding request with this in place of each number for inputs that hold this word."""
+
+    word: str
+    number: float | None
+
+
+Fault = (
+    Status
+    | Text
+    | Truncated
+    | Thinking
+    | Body
+    | Embeddings
+    | HalfClosed
+    | HungUp
+    | Gate
+    | TooLong
+    | Refusing
+    | Directionless
+)
 
 
 def wrong_count(answer: dict[str, Any]) -> None:
@@ -292,9 +324,15 @@ class _FaultyHandler(Handler):
             case HungUp():
                 self.close_connection = True
             case TooLong() if any(len(text.split()) > fault.max_words for text in body.get("input", ())):
-                self._respond_status(Status(400, code="context_length_exceeded", param="input"))
-            case Refusing() if fault.word in json.dumps(body):
-                self._respond_status(Status(400, code="content_filter"))
+                self._respond_status(Status(400, code=fault.code, param="input"))
+            case Refusing() if fault.refuses(body):
+                self._respond_status(Status(fault.status, code="content_filter" if fault.status < 500 else ""))
+            case Directionless() if self.path == EMBEDDINGS:
+                answer = embeddings_answer(body, self.server.model_server.dimension)
+                for text, item in zip(body["input"], answer["data"], strict=True):
+                    if fault.word in text:
+                        item["embedding"] = [fault.number] * len(item["embedding"])
+                self.respond(200, answer)
             case _:
                 self._respond_by_rule(body)
 

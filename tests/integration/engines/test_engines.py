@@ -103,7 +103,7 @@ async def test_a_conversation_whose_answer_was_cut_off_is_asked_about_in_halves(
 async def test_a_model_that_does_not_answer_is_unavailable_with_its_reason(
     world: World, server: ModelServer, name: EngineName, fault: Status | Body | HungUp
 ) -> None:
-    server.script(CHAT, fault)
+    server.always(CHAT, fault)
     with pytest.raises(ModelUnavailable) as caught:
         await texts(world, name, turn(1, "I live in Oslo."))
     unauthorized = fault == Status(401)

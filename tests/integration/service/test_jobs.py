@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from memory_service.contract.config import EngineName, ExtractionConfig, ShortTermConfig, WorkerConfig
 from memory_service.contract.sessions import JobKind
 from tests.fakes.model_server import (
     CHAT,
     EMBEDDINGS,
+    Directionless,
     Embeddings,
     Gate,
     Refusing,
@@ -126,7 +129,12 @@ async def test_vectors_of_a_wrong_number_or_length_are_not_stored(start: Start) 
     assert counts["episodes_indexed"] >= 2
 
 
-async def test_a_text_that_the_embedder_refuses_keeps_nobody_elses_from_their_vectors(start: Start) -> None:
+@pytest.mark.parametrize(
+    "fault", [Refusing("POISON"), Refusing("POISON", status=500), Directionless("POISON", 0.0)], ids=["400", "500", "0"]
+)
+async def test_a_text_that_the_embedder_refuses_keeps_nobody_elses_from_their_vectors(
+    start: Start, fault: Refusing | Directionless
+) -> None:
     service = await start()
     alice, bob = service.agent(user="alice"), service.agent(user="bob")
     service.models.always(EMBEDDINGS, Status(503))
@@ -134,7 +142,7 @@ async def test_a_text_that_the_embedder_refuses_keeps_nobody_elses_from_their_ve
     await bob.remember("Bob sails")
     await alice.write("POISON again")
     await alice.write("a harmless turn")
-    service.models.always(EMBEDDINGS, Refusing("POISON"))
+    service.models.always(EMBEDDINGS, fault)
     await service.pass_time(minutes=20)
     await service.work()
     waiting = await service.services.storage.read(lambda tx: tx.facts.without_vector(limit=10))
@@ -151,12 +159,13 @@ async def test_a_text_that_the_embedder_refuses_keeps_nobody_elses_from_their_ve
     assert "POISON of alice" in [item["text"] for item in found]
 
 
-async def test_a_turn_that_the_chat_model_refuses_is_left_out_of_facts_and_digest(start: Start) -> None:
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_turn_that_the_chat_model_refuses_is_left_out_of_facts_and_digest(start: Start, status: int) -> None:
     service = await start(
         chat=True, engine=EngineName.NATIVE, extraction=ExtractionConfig(), short_term=ShortTermConfig(token_budget=60)
     )
     agent = service.agent()
-    service.models.always(CHAT, Refusing("POISON"))
+    service.models.always(CHAT, Refusing("POISON", status=status))
     await agent.write("I live in Oslo")
     await agent.write("POISON word here")
     await agent.write("I live in Rome " + "by the sea " * 30)

@@ -140,7 +140,7 @@ async def test_repeats_back_off_and_end(make_chat: MakeChat, server: ModelServer
     with pytest.raises(ModelUnavailable, match="503") as caught:
         await make_chat(maxRetries=3).complete(ASK, max_tokens=5)
     assert caught.value.reason == Reason.MODEL_UNAVAILABLE
-    assert server.counts[CHAT] == 4
+    assert server.counts[CHAT] == 4 + 1, "the last one asks about nothing in particular, once"
     assert no_sleep.waited == sorted(no_sleep.waited)
     assert len(set(no_sleep.waited)) == 3
 
@@ -183,7 +183,7 @@ async def test_a_server_is_believed_only_under_a_known_authority(
             await chat.close()
 
 
-@pytest.mark.parametrize("status", [500, 400, 404, 422])
+@pytest.mark.parametrize("status", [400, 404, 422])
 async def test_other_errors_are_not_repeated(make_chat: MakeChat, server: ModelServer, status: int) -> None:
     server.script(CHAT, Status(status, code="model_not_found"))
     with pytest.raises(ModelUnavailable, match=str(status)):
@@ -201,8 +201,30 @@ async def test_a_text_that_is_refused_where_others_are_not_is_no_outage(
     assert chat.state.ok
 
 
-async def test_an_endpoint_that_refuses_everything_is_an_outage(make_chat: MakeChat, server: ModelServer) -> None:
-    server.always(CHAT, Status(400, code="invalid_model"))
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_a_text_that_breaks_an_endpoint_that_answers_others_is_refused(
+    make_chat: MakeChat, server: ModelServer, status: int
+) -> None:
+    server.always(CHAT, Refusing("POISON", status=status))
+    chat = make_chat(maxRetries=0)
+    with pytest.raises(ModelRefused, match=str(status)):
+        await chat.complete([Message("user", "POISON")], max_tokens=5)
+    assert chat.state.ok
+    assert server.counts[CHAT] == 3
+
+
+async def test_an_error_that_has_passed_when_others_are_answered_is_no_refusal(
+    make_chat: MakeChat, server: ModelServer
+) -> None:
+    server.script(CHAT, Status(500))
+    assert (await make_chat().complete(ASK, max_tokens=5)).text
+
+
+@pytest.mark.parametrize("fault", [Status(400, code="invalid_model"), Status(500), Status(503), Body(b"[]")])
+async def test_an_endpoint_that_refuses_everything_is_an_outage(
+    make_chat: MakeChat, server: ModelServer, fault: Status | Body
+) -> None:
+    server.always(CHAT, fault)
     chat = make_chat()
     with pytest.raises(ModelUnavailable) as refused:
         await chat.complete([Message("user", "hello")], max_tokens=5)
@@ -249,10 +271,11 @@ async def test_what_is_not_a_chat_completion_is_unavailable(
     make_chat: MakeChat, server: ModelServer, content: bytes
 ) -> None:
     chat = make_chat()
-    server.script(CHAT, Body(content))
+    server.always(CHAT, Body(content))
     with pytest.raises(ModelUnavailable):
         await chat.complete(ASK, max_tokens=5)
     assert chat.state.ok is False
+    server.always(CHAT, None)
     assert (await chat.complete(ASK, max_tokens=5)).text
     assert chat.state.ok is True
 
@@ -392,7 +415,7 @@ async def test_the_state_says_since_when(make_chat: MakeChat, server: ModelServe
     await chat.complete(ASK, max_tokens=5)
     assert (chat.state.since, chat.state.last_ok_at) == (first, clock.now())
     clock.advance(60)
-    server.script(CHAT, Status(500))
+    server.always(CHAT, Status(500))
     with pytest.raises(ModelUnavailable):
         await chat.complete(ASK, max_tokens=5)
     assert (chat.state.ok, chat.state.since) == (False, clock.now())

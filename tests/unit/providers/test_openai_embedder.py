@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +18,7 @@ from memory_service.providers.openai_compatible import OpenAIEmbedder
 from tests.fakes.model_server import (
     EMBEDDINGS,
     Body,
+    Directionless,
     Embeddings,
     Gate,
     ModelServer,
@@ -125,6 +128,86 @@ async def test_a_text_that_is_refused_where_others_are_not_is_no_outage(
     with pytest.raises(ModelRefused, match="content_filter"):
         await embedder.embed(["harmless", "POISON"])
     assert embedder.state.ok
+
+
+BREAKING = [
+    Refusing("POISON", status=500),
+    Refusing("POISON", status=503),
+    Directionless("POISON", 0.0),
+    Directionless("POISON", None),
+    Directionless("POISON", math.nan),
+]
+
+
+@pytest.mark.parametrize("fault", BREAKING)
+@pytest.mark.parametrize("texts", [["POISON"], ["harmless", "POISON"], ["POISON " * 200]])
+async def test_a_text_that_has_no_vector_where_others_have_one_is_refused(
+    make_embedder: MakeEmbedder, server: ModelServer, fault: Refusing | Directionless, texts: list[str]
+) -> None:
+    embedder = make_embedder(maxRetries=0)
+    server.always(EMBEDDINGS, fault)
+    with pytest.raises(ModelRefused):
+        await embedder.embed(texts)
+    assert embedder.state.ok
+    assert server.counts[EMBEDDINGS] < 24
+
+
+@pytest.mark.parametrize("number", [0.0, None, math.nan])
+async def test_a_chunk_without_a_vector_leaves_a_long_text_that_of_the_others(
+    make_embedder: MakeEmbedder, server: ModelServer, number: float | None
+) -> None:
+    embedder = make_embedder(inputTokens=16)
+    long = "green tea " * 8
+    (plain,) = await embedder.embed([long])
+    server.always(EMBEDDINGS, Directionless("POISON", number))
+    (vector,) = await embedder.embed([long + "POISON " * 40])
+    assert float(vector @ plain) > 0.9
+
+
+async def test_an_error_that_has_passed_when_others_have_vectors_is_no_refusal(
+    make_embedder: MakeEmbedder, server: ModelServer
+) -> None:
+    server.script(EMBEDDINGS, Status(500))
+    assert len(await make_embedder().embed(["tea"])) == 1
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_an_endpoint_that_breaks_on_everything_is_an_outage(
+    make_embedder: MakeEmbedder, server: ModelServer, status: int
+) -> None:
+    embedder = make_embedder(maxRetries=0)
+    server.always(EMBEDDINGS, Status(status))
+    with pytest.raises(ModelUnavailable) as refused:
+        await embedder.embed(["tea", "trains " * 200])
+    assert not isinstance(refused.value, ModelRefused)
+    assert embedder.state.ok is False
+    assert server.counts[EMBEDDINGS] == 2
+
+
+@pytest.mark.parametrize("texts", [["a harmless text"], []])
+async def test_what_a_filter_refuses_shortens_nobody_elses_input(
+    make_embedder: MakeEmbedder, server: ModelServer, texts: list[str]
+) -> None:
+    embedder = make_embedder()
+    long = " ".join(f"word{number}" for number in range(1_500))
+    (before,) = await embedder.embed([long])
+    server.always(EMBEDDINGS, Refusing("bad", beside="other"))
+    with contextlib.suppress(ModelRefused):
+        await embedder.embed(["bad " + "filler " * 60 + "other", *texts])
+    (after,) = await embedder.embed([long])
+    assert len(server.requests[-1].body["input"]) == 1
+    assert np.allclose(before, after)
+
+
+async def test_a_length_is_believed_without_a_code_where_any_text_of_it_is_refused(
+    make_embedder: MakeEmbedder, server: ModelServer
+) -> None:
+    embedder = make_embedder()
+    server.always(EMBEDDINGS, TooLong(400, code=""))
+    await embedder.embed(["green tea " * 1_000, "trains"])
+    asked = server.counts[EMBEDDINGS]
+    await embedder.embed(["green tea " * 1_000])
+    assert server.counts[EMBEDDINGS] == asked + 1
 
 
 def no_direction(answer: dict[str, Any]) -> None:
