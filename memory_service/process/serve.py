@@ -19,10 +19,11 @@ from memory_service.contract.limits import MAX_HEADER_BYTES
 from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
-from memory_service.ports.process import Steps
+from memory_service.ports.process import Meter, Steps
 from memory_service.process import loops
 from memory_service.process.certificates import check_certificate, follow_certificate
 from memory_service.process.lives import opens_before, stop_on_signals, working
+from memory_service.process.silence import allow_open_files, close_silent
 
 
 def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | None = None) -> int:
@@ -55,17 +56,18 @@ class _Server(uvicorn.Server):
 
 async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None) -> int:
     stop = stop_on_signals()
+    allow_open_files()
     if config.server.tls is not None:
         check_certificate(config.server.tls)
     listener = _bind(config.server.host, config.server.port)
     async with Runtime(config, clock=clock, steps=steps) as runtime:
         server = _Server(_settings(create_app(runtime), config))
         async with contextlib.AsyncExitStack() as running:
-            await running.enter_async_context(_listening(server, listener, config.server.tls))
+            await running.enter_async_context(_listening(server, listener, config.server.tls, runtime.meter))
             if config.server.metrics_port is not None:
                 metrics = _Server(_settings(create_metrics_app(runtime), config, plain=True))
                 side = _bind(config.server.host, config.server.metrics_port)
-                await running.enter_async_context(_listening(metrics, side, None))
+                await running.enter_async_context(_listening(metrics, side, None, runtime.meter))
             if await opens_before(stop, runtime):
                 if runs_worker(config):
                     # Left before the servers are: no job is taken any more while requests finish.
@@ -77,24 +79,27 @@ async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None
 
 
 @contextlib.asynccontextmanager
-async def _listening(server: _Server, listener: socket.socket, tls: TlsConfig | None) -> AsyncIterator[None]:
+async def _listening(
+    server: _Server, listener: socket.socket, tls: TlsConfig | None, meter: Meter
+) -> AsyncIterator[None]:
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    following: asyncio.Task[None] | None = None
+    beside: list[asyncio.Task[None]] = []
     try:
         listens = asyncio.create_task(server.listens.wait())
         await asyncio.wait({serving, listens}, return_when=asyncio.FIRST_COMPLETED)
         listens.cancel()
         if serving.done():
             serving.result()
+        beside.append(asyncio.create_task(close_silent(lambda: server.server_state.connections, meter), name="silence"))
         if tls is not None and server.config.ssl is not None:
-            following = asyncio.create_task(follow_certificate(server.config.ssl, tls), name="certificate")
+            beside.append(asyncio.create_task(follow_certificate(server.config.ssl, tls), name="certificate"))
         yield
     finally:
         server.should_exit = True
         await serving
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
 
 
 def _settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uvicorn.Config:

@@ -1,0 +1,101 @@
+"""A connection that sends no request is not held for ever, and one that is used is never closed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.config import HTTPProtocolType
+
+from memory_service.process.silence import Silence
+
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+
+
+async def read_whole(_scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until something is so."""
+    async with asyncio.timeout(30):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def serving(http: HTTPProtocolType) -> AsyncIterator[tuple[uvicorn.Server, int]]:
+    """Serve the application with one of the server's two protocols; yield the server and its port."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        settings = uvicorn.Config(read_whole, lifespan="off", log_config=None, http=http)
+        server = uvicorn.Server(settings)
+        running = asyncio.create_task(server.serve(sockets=[listener]))
+        await until(lambda: server.started)
+        yield server, int(listener.getsockname()[1])
+        server.should_exit = server.force_exit = True
+        await running
+
+
+@asynccontextmanager
+async def connected(server: uvicorn.Server, port: int, *sends: bytes) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """Yield one connection for each text, which was sent over it and which the server has."""
+    made = [await asyncio.open_connection("127.0.0.1", port) for _ in sends]
+    for (_, writer), data in zip(made, sends, strict=True):
+        writer.write(data)
+    await until(lambda: len(server.server_state.connections) == len(sends))
+    yield [reader for reader, _ in made]
+    for _, writer in made:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Return whether the server has closed a connection without a word."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11"])
+async def test_only_a_connection_that_has_owed_a_head_for_its_time_is_closed(http: HTTPProtocolType) -> None:
+    async with serving(http) as (server, port):
+        async with connected(server, port, b"", b"POST / HTTP/1.1\r\nHost", HEAD, HEAD + b"{}") as readers:
+            assert (await readers[3].readline()).startswith(b"HTTP/1.1 204")
+            silence = Silence(limit_seconds=10)
+            await until(lambda: not silence.too_long(server.server_state.connections, 0) and len(silence.owing) == 2)
+            assert silence.too_long(server.server_state.connections, 9.9) == []
+            closed = silence.too_long(server.server_state.connections, 10)
+            assert len(closed) == 2
+            for one in closed:
+                one.transport.abort()
+            assert [await ended(readers[number]) for number in (0, 1)] == [True, True]
+            assert len(server.server_state.connections) == 2
+
+
+async def test_a_connection_that_was_answered_meanwhile_begins_anew() -> None:
+    class Used:
+        cycle: object = None
+        timeout_keep_alive_task = None
+
+    class Answered:
+        response_complete = True
+
+    silence, used = Silence(limit_seconds=10), Used()
+    assert silence.too_long([used], 0) == []
+    used.cycle = Answered()
+    assert silence.too_long([used], 10) == []
+    assert silence.too_long([used], 19) == []
+    assert silence.too_long([used], 20) == [used]
