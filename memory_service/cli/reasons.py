@@ -49,7 +49,9 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
         (_EVENTS,),
     ),
     "Paused": Advice("`spec.paused` is true", "set `spec.paused` to false"),
-    "WaitingForModelAPI": Advice("the first start waits for a ModelAPI", "make it, or mend it", points_on=True),
+    "WaitingForModelAPI": Advice(
+        "the first start, or a change of what runs, waits for a ModelAPI", "make it, or mend it", points_on=True
+    ),
     "ModelAPINotFound": Advice("a ModelAPI that the store names does not exist", "make it, or correct the name"),
     "ModelAPINotReady": Advice(
         "a ModelAPI that the store names does not answer", "look at that ModelAPI", points_on=True

@@ -33,6 +33,8 @@ class Child:
     claim: ClaimState | None = None
     data_keys: tuple[str, ...] = ()
     """Of a ConfigMap, whoever has put them there."""
+    models: str | None = None
+    """On a store's configuration: the ModelAPIs that it was made of."""
     audience: str | None = None
     """On an agent's ConfigMap: of the store that it names."""
     started_endpoint: str | None = None
@@ -158,6 +160,7 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         deployment=deployment_state(body) if kind == kinds.DEPLOYMENT else None,
         claim=claim_state(body) if kind == kinds.CLAIM else None,
         data_keys=_data_keys(body) if kind == kinds.CONFIG_MAP else (),
+        models=annotations.get(names.MODELS_ANNOTATION) if kind == kinds.CONFIG_MAP else None,
         audience=annotations.get(names.AUDIENCE_ANNOTATION) if kind == kinds.CONFIG_MAP else None,
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         template=annotations.get(names.TEMPLATE_ANNOTATION) if kind == kinds.DEPLOYMENT else None,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from memory_operator import names
 from memory_operator.crd.memory_store import Duration, MemoryStore, duration
 from memory_operator.crd.model_api import ModelApi
-from memory_operator.desired.metadata import Manifest, child, store_labels
+from memory_operator.desired.metadata import Manifest, canonical_json, child, store_labels
 from memory_operator.settings import OperatorSettings
 from memory_service.contract.config import (
     AuthMode,
@@ -204,13 +205,30 @@ def config_text(config: ServiceConfig) -> str:
     return str(yaml.dump(content, Dumper=_Dumper, sort_keys=True, default_flow_style=False, allow_unicode=True))
 
 
-def config_map(store: MemoryStore, text: str) -> Manifest:
-    """Return the ConfigMap that the pods mount as their configuration."""
+def remembered_models(text: str | None) -> Mapping[str, Mapping[str, Any]]:
+    """Return the specs of the ModelAPIs of which a configuration was made, by name; none of what says nothing."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def config_map(store: MemoryStore, models: Mapping[str, ModelApi], text: str) -> Manifest:
+    """Return the ConfigMap that the pods mount as their configuration.
+
+    It remembers its ModelAPIs: what else changes of a store need not wait for one that is gone.
+    """
+    used = {
+        name: models[name].spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for name in store.model_apis
+    }
     return child(
         store.id,
         "v1",
         "ConfigMap",
         names.config(store.id.name),
         store_labels(store.id.name),
+        annotations={names.MODELS_ANNOTATION: canonical_json(used)} if used else None,
         data={CONFIG_FILE: text},
     )

@@ -20,7 +20,7 @@ class StoreInputs:
     store: MemoryStore
     settings: OperatorSettings
     models: Mapping[str, ModelApi] = field(default_factory=dict)
-    """The ModelAPIs that exist and are valid, by name."""
+    """The ModelAPIs that it names, by name, as they are, or as they were when they last were valid."""
     parts: Mapping[int, Mapping[str, str]] = field(default_factory=lambda: bindings.layout({}, {}))
     """The bindings: for each part, ConfigMap key to JSON text."""
     existing_claim: volume.ExistingClaim | None = None
@@ -59,7 +59,7 @@ def desired_objects(inputs: StoreInputs) -> Desired:
     held = {("ServiceAccount", account) for account in (access.account_name(store), *inputs.earlier_accounts)}
     if all(name in inputs.models for name in store.model_apis):
         text = config.config_text(config.service_config(store, inputs.models, settings))
-        objects.append(config.config_map(store, text))
+        objects.append(config.config_map(store, inputs.models, text))
         if inputs.may_start:
             objects.append(workload.deployment(store, inputs.models, text, settings, inputs.earlier_accounts))
     else:

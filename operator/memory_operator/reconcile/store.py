@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ from memory_operator.crd.conditions import ConditionType
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
 from memory_operator.desired import access, bindings, config, network
-from memory_operator.desired.metadata import Manifest, store_selector
+from memory_operator.desired.metadata import Manifest, checksum, store_selector
 from memory_operator.desired.plan import ChildKey, desired_digests
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.workload import template_digest
@@ -104,6 +104,20 @@ def _models(context: Context, store: MemoryStore) -> tuple[dict[str, ModelApi], 
         is_ready = {"True": True, "False": False}.get(ready.get("status", "Unknown"))
         states.append(ModelState(name, True, is_ready, ready.get("message") or "It has not been probed yet."))
     return found, tuple(states)
+
+
+def _remembered(store: MemoryStore, configuration: Child | None) -> dict[str, ModelApi]:
+    """Return the ModelAPIs of which a store's configuration was made, as far as they can be read."""
+    text = configuration.models if configuration is not None else None
+    found = {}
+    for name, spec in config.remembered_models(text).items():
+        meta = {"namespace": store.id.namespace, "name": name, "uid": checksum(text or ""), "generation": 0}
+        meta["creationTimestamp"] = conditions.timestamp(store.id.created_at)
+        try:
+            found[name] = model_api.parse({"kind": names.MODEL_API, "metadata": meta, "spec": spec})
+        except (InvalidSpec, ValueError, TypeError):
+            continue
+    return found
 
 
 def _basis(uid: str, generation: int, store: MemoryStore) -> object:
@@ -264,6 +278,11 @@ def _wake_next(context: Context) -> None:
     context.metrics.rollouts_waiting.set(len(context.rollouts))
 
 
+def _held_by(states: Iterable[ModelState], models: Collection[str]) -> ModelState | None:
+    """Return the ModelAPI without which a store's configuration cannot be made at all, if there is one."""
+    return next((state for state in states if state.name not in models), None)
+
+
 async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     """Make a store's objects and status as they should be; return after how many seconds to look again."""
     body = context.cache.body(kinds.MEMORY_STORE, key)
@@ -297,6 +316,8 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     # One that has once told its version goes on: its Deployment is put back whatever its models do.
     has_started = is_there or bool(previous.get("version"))
     may_start = has_started or all(state.is_found and state.is_ready for state in states)
+    if has_started and not all(name in models for name in store.model_apis):
+        models = _remembered(store, children.get((kinds.CONFIG_MAP.name, names.config(key.name)))) | models
     claim_key = (kinds.CLAIM.name, names.volume_claim(key.name))
     known_claim = children.get(claim_key)
     await authority(context, store)
@@ -356,6 +377,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         health=context.health.get(key),
         models=states,
         waits_for_models=not may_start,
+        held_by=_held_by(states, models) if has_started and not store.spec.paused else None,
         waits_for_turn=bool(staged),
         problems=problems,
         selector=selector,

@@ -132,6 +132,8 @@ class StoreSnapshot:
     models: tuple[ModelState, ...] = ()
     waits_for_models: bool = False
     """Whether the first Deployment waits for them."""
+    held_by: ModelState | None = None
+    """The ModelAPI without which a store that has started cannot be changed."""
     waits_for_turn: bool = False
     """Whether a newer pod template waits until fewer stores are rolled out."""
     problems: tuple[ApplyProblem, ...] = ()

@@ -18,7 +18,7 @@ from memory_operator.crd.memory_store import MemoryStore, RetentionPolicy
 from memory_operator.crd.quantity import is_larger
 from memory_operator.errors import Problem
 from memory_operator.status.invalid import invalid_status
-from memory_operator.status.snapshot import ClaimState, HealthState, StoreSnapshot
+from memory_operator.status.snapshot import ClaimState, HealthState, ModelState, StoreSnapshot
 from memory_service.contract.health import HealthReport, Part, PartHealth
 from memory_service.contract.health import Reason as HealthReason
 
@@ -164,9 +164,15 @@ def _revocation(previous: Mapping[str, Any], health: HealthState | None) -> Cond
     return Condition(kind, True, Reason.OK, "Tokens of removed pods are refused.")
 
 
+def _held_back(model: ModelState) -> str:
+    return f"The spec is not applied to the pods yet; it waits for ModelAPI {model.name!r}: {model.message}"
+
+
 def _progressing(snapshot: StoreSnapshot) -> Condition:
     kind = ConditionType.PROGRESSING
     state = snapshot.deployment
+    if snapshot.held_by is not None:
+        return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, _held_back(snapshot.held_by))
     if state is None:
         if snapshot.waits_for_models:
             return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, "The first start waits for its ModelAPIs.")
@@ -208,10 +214,12 @@ def _ready(
     for problem in snapshot.problems:
         if problem.reason is Reason.NAME_CONFLICT and problem.kind in _SERVING_KINDS:
             return Condition(kind, False, problem.reason, problem.message)
-    if store.replicas == 0:
-        return Condition(kind, False, Reason.SCALED_TO_ZERO, "The store is scaled to zero.")
     state = snapshot.deployment
+    if (store.replicas if state is None else state.wanted) == 0:
+        return Condition(kind, False, Reason.SCALED_TO_ZERO, "The store is scaled to zero.")
     if state is None:
+        if snapshot.held_by is not None:
+            return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, _held_back(snapshot.held_by))
         if snapshot.waits_for_models:
             blocked = next(model for model in snapshot.models if not (model.is_found and model.is_ready))
             message = f"Waits for ModelAPI {blocked.name!r}: {blocked.message}"
@@ -256,8 +264,13 @@ def _stalled(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
 def _reconciling(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
     kind = ConditionType.RECONCILING
     state = snapshot.deployment
+    if snapshot.held_by is not None:
+        return Condition(kind, True, Reason.WAITING_FOR_MODEL_API, _held_back(snapshot.held_by))
     if state is None and not snapshot.waits_for_models:
         return Condition(kind, True, Reason.RECONCILING, "The store's objects are being made.")
+    if state is not None and store.spec.paused and state.wanted != store.replicas:
+        message = f"spec.replicas is {store.replicas}, and {state.wanted} stay wanted while spec.paused is true."
+        return Condition(kind, True, Reason.PAUSED, message)
     if state is not None and (not state.is_rolled_out or state.wanted != store.replicas):
         return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, "The pods are being replaced.")
     return None
@@ -322,9 +335,10 @@ def store_status(store: MemoryStore, snapshot: StoreSnapshot, now: datetime, pat
             "of the claim."
         )
         found.append(Condition(ConditionType.PAUSED, True, Reason.PAUSED, message))
-    merged = conditions.merge(previous, (item for item in found if item), store.id.generation, now)
+    observed = store.id.generation if snapshot.held_by is None else previous.get("observedGeneration", 0)
+    merged = conditions.merge(previous, (item for item in found if item), observed, now)
     return {
-        "observedGeneration": store.id.generation,
+        "observedGeneration": observed,
         "endpoint": snapshot.endpoint,
         "conditions": merged,
         **_numbers(store, previous, snapshot),

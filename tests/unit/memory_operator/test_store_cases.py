@@ -447,6 +447,82 @@ async def test_a_moved_model_endpoint_rolls_the_store_and_a_missing_one_does_not
     assert world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"] == moved
 
 
+@pytest.mark.parametrize("how", ["deleted", "broken"])
+async def test_a_store_whose_model_endpoint_is_gone_is_changed_as_before(world: World, how: str) -> None:
+    world.answers["gpt"] = REACHABLE
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1", "apiKeySecretRef": {"name": "keys", "key": "k"}})
+    store = await world.ready_store(**MODELS)
+    before = world.get(kinds.CONFIG_MAP, "notes-memory-config")["data"]
+    if how == "deleted":
+        world.cluster.remove(kinds.MODEL_API, "a", "gpt")
+    else:
+        world.put(kinds.MODEL_API, "gpt", {"baseURL": "ftp://one"})
+    await world.restart()
+    world.store(**MODELS, container={"image": "new:2"})
+    await world.settle()
+    deployment = world.get(kinds.DEPLOYMENT, "notes-memory")
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "new:2"
+    assert world.get(kinds.CONFIG_MAP, "notes-memory-config")["data"] == before
+    assert world.of_store(store, "Progressing") == ("True", "RolloutInProgress")
+    world.store(**MODELS, container={"image": "new:2"}, replicas=0)
+    await world.settle()
+    world.pods("notes-memory", 0)
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("False", "ScaledToZero")
+    world.cluster.remove(kinds.DEPLOYMENT, "a", "notes-memory")
+    await world.settle(5)
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is not None
+
+
+async def test_a_change_that_waits_for_a_model_endpoint_is_not_told_as_done(world: World) -> None:
+    store = await world.ready_store()
+    observed = world.get(kinds.MEMORY_STORE, "notes")["status"]["observedGeneration"]
+    world.store(**MODELS, container={"image": "new:2"})
+    await world.settle()
+    status = world.get(kinds.MEMORY_STORE, "notes")["status"]
+    assert status["observedGeneration"] == observed < world.get(kinds.MEMORY_STORE, "notes")["metadata"]["generation"]
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert world.of_store(store, "Reconciling") == ("True", "WaitingForModelAPI")
+    assert world.of_store(store, "Progressing") == ("False", "WaitingForModelAPI")
+    world.answers["gpt"] = REACHABLE
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
+    await world.settle()
+    assert world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"]["spec"]["containers"][0]["image"] == "new:2"
+    await world.make_ready(store)
+    assert world.of_store(store, "Reconciling") is None
+    status = world.get(kinds.MEMORY_STORE, "notes")["status"]
+    assert status["observedGeneration"] == world.get(kinds.MEMORY_STORE, "notes")["metadata"]["generation"]
+
+
+@pytest.mark.parametrize("why", ["paused", "waits for a model"])
+async def test_a_store_that_serves_is_not_called_scaled_to_zero(world: World, why: str) -> None:
+    store = await world.ready_store()
+    agent = world.agent()
+    await world.settle(10)
+    changes: dict[str, Any] = {"paused": True} if why == "paused" else MODELS
+    world.store(replicas=0, **changes)
+    await world.settle(60)
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert world.of_store(store, "Reconciling") == ("True", "Paused" if why == "paused" else "WaitingForModelAPI")
+    assert world.of_agent(agent, "MemoryDegraded") == ("False", "MemoryHealthy")
+
+
+async def test_what_a_configuration_remembers_may_be_garbage(world: World) -> None:
+    world.answers["gpt"] = REACHABLE
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
+    store = await world.ready_store(**MODELS)
+    world.cluster.remove(kinds.MODEL_API, "a", "gpt")
+    await world.settle()
+    for text in ("no JSON", "[]", '{"gpt": 1}', '{"gpt": {"baseURL": 1}}'):
+        world.cluster.edit(
+            kinds.CONFIG_MAP,
+            ObjectKey("a", "notes-memory-config"),
+            lambda live, text=text: live["metadata"]["annotations"].update({"memplane.dev/models": text}),
+        )
+        await world.settle(5)
+        assert world.of_store(store, "Ready") == ("True", "Available")
+
+
 async def test_a_missing_secret_is_named_by_the_pods(world: World) -> None:
     store = world.store(**EXTERNAL)
     await world.settle()
