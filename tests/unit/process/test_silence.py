@@ -71,18 +71,18 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 @pytest.mark.parametrize("http", ["httptools", "h11"])
 async def test_only_a_connection_that_has_owed_a_head_for_its_time_is_closed(http: HTTPProtocolType) -> None:
-    async with serving(http) as (server, port):
-        async with connected(server, port, b"", b"POST / HTTP/1.1\r\nHost", HEAD, HEAD + b"{}") as readers:
-            assert (await readers[3].readline()).startswith(b"HTTP/1.1 204")
-            silence = Silence(limit_seconds=10)
-            await until(lambda: not silence.too_long(server.server_state.connections, 0) and len(silence.owing) == 2)
-            assert silence.too_long(server.server_state.connections, 9.9) == []
-            closed = silence.too_long(server.server_state.connections, 10)
-            assert len(closed) == 2
-            for one in closed:
-                one.transport.abort()
-            assert [await ended(readers[number]) for number in (0, 1)] == [True, True]
-            assert len(server.server_state.connections) == 2
+    sends = (b"", b"POST / HTTP/1.1\r\nHost", HEAD, HEAD + b"{}")
+    async with serving(http) as (server, port), connected(server, port, *sends) as readers:
+        assert (await readers[3].readline()).startswith(b"HTTP/1.1 204")
+        silence = Silence(limit_seconds=10)
+        await until(lambda: not silence.too_long(server.server_state.connections, 0) and len(silence.owing) == 2)
+        assert silence.too_long(server.server_state.connections, 9.9) == []
+        closed = silence.too_long(server.server_state.connections, 10)
+        assert len(closed) == 2
+        for one in closed:
+            one.transport.abort()
+        assert [await ended(readers[number]) for number in (0, 1)] == [True, True]
+        assert len(server.server_state.connections) == 2
 
 
 async def test_a_connection_that_was_answered_meanwhile_begins_anew() -> None:
