@@ -7,12 +7,13 @@ import logging
 from typing import Any, Literal
 
 from memory_service.client.calls import Verbs, missing
+from memory_service.client.carrier import Stored
 from memory_service.client.courier import Courier
+from memory_service.client.entries import lane_of
 from memory_service.client.errors import ContractError, OutboxError, ServiceUnavailable, UnavailableReason
-from memory_service.client.outbox import lane_of
-from memory_service.client.wire import Request
+from memory_service.client.wire import USER_HEADER, Request, require_carried
 from memory_service.contract.scopes import FailureMode
-from memory_service.contract.verbs import Degraded, RememberResponse, WriteResponse
+from memory_service.contract.verbs import Degraded
 
 logger = logging.getLogger(__name__)
 _OUTBOX = "outbox"
@@ -41,8 +42,13 @@ class Appends(Verbs):
         shared = self._shared
         strict = self._is_strict(failure_mode)
         deadline = self._deadline(timeout_seconds, shared.deadlines.write)
+        try:
+            require_carried(USER_HEADER, self._user)
+        except ContractError:
+            shared.counts.add("refused", request.verb)
+            raise
         if shared.courier is not None:
-            shared.courier.meet(self._user, is_accepted=False)
+            shared.courier.carrier.meet(self._user, is_accepted=False)
         where = {
             "user": self._user,
             "session_id": session_id,
@@ -66,7 +72,7 @@ class Appends(Verbs):
 
     async def _write_through(
         self, courier: Courier, request: Request[Any], where: dict[str, Any], deadline: float, strict: bool
-    ) -> WriteResponse | RememberResponse | None:
+    ) -> Stored | None:
         """Queue a request, then deliver it; None when the outbox does not take it.
 
         Raises:
@@ -74,7 +80,7 @@ class Appends(Verbs):
             ServiceUnavailable: it is not delivered; it stays queued unless the caller is told (`strict`).
         """
         try:
-            entry_id = await courier.put(request, **where)
+            entry_id = await courier.put(request, deadline=deadline, **where)
         except ContractError:
             self._shared.counts.add("refused", request.verb)
             raise
@@ -82,24 +88,39 @@ class Appends(Verbs):
             logger.warning("the outbox took no turns; they are sent without it", exc_info=True)
             self._shared.counts.add("unqueued", request.verb)
             return None
-        lane = lane_of(where["user"], where["session_id"])
-        reason = "the turns are queued; the service did not take them in time"
+        detail = "the service did not take them in time"
+        result: Stored | ContractError | None = None
         try:
             async with asyncio.timeout(max(0.0, deadline - self._shared.exchange.clock())):
-                await courier.deliver(lane=lane, fresh=entry_id, deadline=deadline)
-        except (TimeoutError, OutboxError) as error:
-            reason = f"{reason}: {error or type(error).__name__}"
-        result = courier.fate(request, self._user)
-        if isinstance(result, ContractError):
-            self._shared.counts.add("refused", request.verb)
-            await asyncio.to_thread(lambda: courier.outbox.discard(entry_id=entry_id))
-            raise result
-        if result is not None:
+                await courier.deliver_lane(
+                    lane_of(self._user, where["session_id"], courier.agent), fresh=entry_id, deadline=deadline
+                )
+                result = courier.carrier.fate(request, self._user)
+                if result is None and not await courier.ask(lambda box: box.is_waiting(entry_id), deadline=deadline):
+                    result = await courier.carrier.repeat(
+                        request, self._user, generation=where["generation"], deadline=deadline
+                    )
+        except (TimeoutError, OutboxError, ServiceUnavailable) as error:
+            detail = f"{detail}: {error or type(error).__name__}"
+        result = result or courier.carrier.fate(request, self._user)
+        if result is not None and not isinstance(result, ContractError):
             return result
-        if strict:
-            await asyncio.to_thread(lambda: courier.outbox.discard(entry_id=entry_id))
+        is_gone = (strict or result is not None) and await self._discarded(courier, entry_id)
+        if result is not None:
+            self._shared.counts.add("refused", request.verb)
+            raise result
         self._shared.counts.add("unavailable", request.verb)
-        raise ServiceUnavailable(reason, reason=UnavailableReason.UNREACHABLE)
+        after = "nothing is queued, repeat with this error's `idempotency_key`" if is_gone else "the turns are queued"
+        raise ServiceUnavailable(f"{after}; {detail}", reason=UnavailableReason.UNREACHABLE)
+
+    async def _discarded(self, courier: Courier, entry_id: int) -> bool:
+        """Take an entry out of the outbox again, whose caller is told what became of it; whether that worked."""
+        try:
+            await courier.ask(lambda box: box.discard(entry_id=entry_id))
+        except OutboxError:
+            logger.warning("what the caller was told of stays in the outbox", exc_info=True)
+            return False
+        return True
 
     async def _clear_lane(self, request: Request[Any], session_id: str | None, deadline: float) -> None:
         """Deliver what waits before this request.
@@ -110,12 +131,13 @@ class Appends(Verbs):
         courier = self._shared.courier
         if courier is None or self._shared.is_closed:
             return
-        lane = lane_of(self._user, session_id)
+        lane = lane_of(self._user, session_id, courier.agent)
         try:
-            waiting = await courier.waiting(lane)
+            waiting = await courier.waiting(lane, deadline=deadline)
             if waiting:
                 async with asyncio.timeout(max(0.0, deadline - self._shared.exchange.clock())):
-                    waiting = (await courier.deliver(lane=lane, deadline=deadline)).waiting
+                    await courier.deliver_lane(lane, deadline=deadline)
+                    waiting = await courier.waiting(lane, deadline=deadline)
         except TimeoutError:
             waiting = 1
         except OutboxError:

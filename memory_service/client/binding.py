@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from memory_service.client.errors import InvalidRequest, from_validation, invalid
-from memory_service.client.subjects import audiences_of
+from memory_service.client.subjects import agent_of, audiences_of
 from memory_service.contract.expectations import expectation
 from memory_service.contract.pods import BINDING_FOLDER, CA_FILE, TOKEN_FILE
 from memory_service.contract.problems import FieldError
@@ -238,6 +238,7 @@ class BindingSource:
         self._token_file = WatchedFile(named or self.folder / TOKEN_FILE)
         self._is_token_projected = token is None and not named
         self._audiences: tuple[str, tuple[str, ...]] = ("", ())
+        self._last_token: str | None = None
         self._namespace = WatchedFile(namespace_file)
         self._seen: object = None
         self._resolved: ResolvedBinding | None = None
@@ -281,6 +282,18 @@ class BindingSource:
         if token != self._audiences[0]:
             self._audiences = (token, audiences_of(token))
         return bool(self._audiences[1]) and binding.audience not in self._audiences[1]
+
+    def agent(self) -> str:
+        """Return whose the entries of an outbox are that this agent puts there: see `agent_of`.
+
+        A token file that is away for a moment does not make another agent of it.
+        """
+        self._last_token = self.token() or self._last_token
+        try:
+            claimed = self.current().agent
+        except InvalidRequest:
+            claimed = self._explicit.agent or self._env.get("AGENT_IDENTITY")
+        return agent_of(self._last_token, claimed or None, self._store)
 
     def forget_token(self) -> None:
         """Read the token file at the next look: the service refused what was read before."""

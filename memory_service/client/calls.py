@@ -52,7 +52,9 @@ class Shared:
         self.deadlines = deadlines
         self.failure_mode = failure_mode
         self.counts = counts
-        self.courier = Courier(outbox, exchange, counts, seconds=deadlines.write) if outbox is not None else None
+        self.courier = (
+            Courier(outbox, exchange, counts, who=source.agent, seconds=deadlines.write) if outbox is not None else None
+        )
         self._generations: dict[tuple[str, str | None], str] = {}
         self.is_closed = False
 
@@ -107,7 +109,7 @@ class Verbs:
             shared.counts.add("refused", request.verb)
             raise
         if shared.courier is not None:
-            shared.courier.meet(self._user, is_accepted=True)
+            shared.courier.carrier.meet(self._user, is_accepted=True)
             shared.courier.kick()
         return answer
 

@@ -385,17 +385,16 @@ class MemoryClient(Verbs):
             scope = Scope.SESSION
         request = requests.forget(scope, session_id, idempotency_key=idempotency_key)
         strict = self._is_strict(failure_mode)
-        queued = self.outbox
+        courier = self._shared.courier
         last_id = 0
+        deadline = self._deadline(timeout_seconds, self._shared.deadlines.other)
         try:
-            if queued is not None and queued.exists:
-                last_id = await asyncio.to_thread(queued.last_id)
+            if courier is not None and courier.outbox.exists:
+                last_id = await courier.ask(lambda box: box.last_id(), deadline=deadline)
         except OutboxError:
             self._leave_queued()
         try:
-            answer = await self._call(
-                request, self._deadline(timeout_seconds, self._shared.deadlines.other), patient=True
-            )
+            answer = await self._call(request, deadline, patient=True)
         except ServiceUnavailable as error:
             if strict:
                 raise
@@ -403,10 +402,15 @@ class MemoryClient(Verbs):
             return Forgotten(status="not_erased", degraded=(missing(error),))
         self._shared.unlearn(self._user)
         try:
-            if queued is not None and last_id:
-                await asyncio.to_thread(
-                    lambda: queued.discard(
-                        user=self._user, session_id=session_id, every_session=session_id is None, up_to=last_id
+            if courier is not None and last_id:
+                agent = None if scope is not None and Scope(scope) is Scope.USER else courier.agent
+                await courier.ask(
+                    lambda box: box.discard(
+                        user=self._user,
+                        session_id=session_id,
+                        every_session=session_id is None,
+                        up_to=last_id,
+                        agent=agent,
                     )
                 )
         except OutboxError:
@@ -425,3 +429,15 @@ class MemoryClient(Verbs):
             OutboxError: the outbox cannot be used.
         """
         return await self._shared.courier.deliver() if self._shared.courier is not None else Delivery()
+
+    async def adopt(self) -> int:
+        """Make this agent's own what others left in the outbox's folder, and return how many entries that were.
+
+        An agent delivers nothing but what it put there itself: under its token's issuer and subject, its static token,
+        or its claimed name. This takes over what was put under a static token that is replaced by now, or by a version
+        that did not say whose an entry is. Use it only where no other agent's memory can be in the folder.
+
+        Raises:
+            OutboxError: the outbox cannot be used.
+        """
+        return await self._shared.courier.adopt() if self._shared.courier is not None else 0

@@ -1,97 +1,41 @@
 """The outbox: turns and facts that wait on this machine until the service takes them.
 
-It is one SQLite file in a folder, with `synchronous=FULL` and a rollback journal: an entry is on the disk before
-`put` returns, a crash at any step leaves all of an entry or nothing, and deleted entries leave no bytes behind
-(`secure_delete`, and a vacuum when the last one goes). Fsynced files would give the same durability, but counting,
-bounding and moving entries aside would each be a protocol of its own. A second, empty database serves as the lock
-that lets one process at a time deliver; the system releases it when its holder dies.
+It is one SQLite file in a folder: an entry is on the disk before `put` returns, and a crash at any step leaves all of
+an entry or nothing. Fsynced files would give the same durability, but counting, bounding and moving entries aside would
+each be a protocol of its own. Empty databases beside it are the locks that let one process at a time deliver a lane;
+the system releases them when their holder dies.
 
-Every call opens the file for itself, so that processes may fork. Calls block; run them off an event loop.
+Several agents may share a folder: every entry says whose it is. Every call opens the file for itself, so that processes
+may fork. Calls block; run them off an event loop.
 """
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from memory_service.client.errors import OutboxFull, OutboxUnusable, reused_key
+from memory_service.client.entries import COLUMNS, NOBODY, UNREADABLE, Entry, entry_of, lane_of, remains_of
+from memory_service.client.errors import OutboxFull, reused_key
+from memory_service.client.outbox_file import is_there, locked, opened, shrink, transaction, translated
 from memory_service.client.subjects import subject_of
 from memory_service.contract.problems import Problem
 
 MAX_ENTRIES = 10_000
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of all entries' bodies together, those set aside included. A day of one busy agent's turns, by judgement."""
-_BUSY_SECONDS = 10.0
-_SCHEMA_VERSION = 2
-_TABLES = (
-    """CREATE TABLE IF NOT EXISTS entries (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        lane TEXT NOT NULL,
-        session_id TEXT,
-        user TEXT,
-        verb TEXT NOT NULL,
-        body TEXT NOT NULL,
-        generation TEXT,
-        idempotency_key TEXT NOT NULL,
-        has_own_key INTEGER NOT NULL,
-        queued_at REAL NOT NULL,
-        size INTEGER NOT NULL,
-        attempts INTEGER NOT NULL DEFAULT 0,
-        state TEXT NOT NULL DEFAULT 'waiting',
-        problem TEXT,
-        subject TEXT NOT NULL,
-        UNIQUE (subject, verb, idempotency_key)
-    )""",
-    "CREATE INDEX IF NOT EXISTS entries_by_state ON entries (state, lane, id)",
-    "CREATE TABLE IF NOT EXISTS counts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-)
+MAX_DAYS_SET_ASIDE = 30.0
+"""Days that a refused entry waits for a person. Nobody can tell whether what it says was erased meanwhile."""
+_BUSY_SECONDS = 2.0
 
-_CARRY_OVER = (
-    "DROP INDEX IF EXISTS entries_by_state",
-    "ALTER TABLE entries RENAME TO entries_of_1",
-    *_TABLES,
-    "INSERT INTO entries SELECT id, lane_of(user, session_id), session_id, user, verb, body, generation,"
-    " idempotency_key, has_own_key, queued_at, size, attempts, state, problem, subject_of(user) FROM entries_of_1",
-    "DROP TABLE entries_of_1",
-)
-"""From version 1, whose keys were unique over all users and verbs."""
-
-CountName = Literal["queued", "delivered", "refused", "erased", "discarded", "overflowed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One request that waits, or that was set aside with the Problem that refused it.
-
-    Entries of one lane are delivered in order. `user` is the token or name that it came with, `subject` whose that is.
-    `has_own_key` says that the client made the idempotency key, so that nobody else can have used it.
-    """
-
-    id: int
-    lane: str
-    session_id: str | None
-    user: str | None
-    verb: Literal["write", "remember"]
-    body: Mapping[str, Any]
-    generation: str | None
-    idempotency_key: str
-    has_own_key: bool
-    queued_at: float
-    attempts: int
-    problem: Problem | None
-    subject: str
-
-
-def lane_of(user: str | None, session_id: str | None) -> str:
-    """Return the order that an entry belongs to: one per user and session, whatever token the user has now."""
-    return json.dumps([subject_of(user), session_id])
+CountName = Literal["queued", "delivered", "refused", "erased", "discarded", "overflowed", "expired"]
 
 
 class Outbox:
@@ -113,15 +57,28 @@ class Outbox:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.folder = Path(folder)
+        with suppress(OSError):  # a working directory that is gone
+            self.folder = self.folder.absolute()
         self._file = self.folder / "outbox.sqlite3"
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._wall = wall
+        self._busy_seconds = _BUSY_SECONDS
+
+    def within(self, busy_seconds: float) -> Self:
+        """Return the same outbox for a caller who has less time for other processes that hold it."""
+        hasty = copy.copy(self)
+        hasty._busy_seconds = min(busy_seconds, self._busy_seconds)
+        return hasty
 
     @property
     def exists(self) -> bool:
-        """Whether anything was ever put here; costs one look at the folder."""
-        return self._file.exists()
+        """Whether anything was ever put here; costs one look at the folder.
+
+        Raises:
+            OutboxUnusable: this user may not look.
+        """
+        return is_there(self._file)
 
     def put(
         self,
@@ -133,23 +90,26 @@ class Outbox:
         user: str | None = None,
         session_id: str | None = None,
         generation: str | None = None,
+        agent: str = NOBODY,
     ) -> int:
         """Keep a request and return its entry's id; it is on the disk when this returns. Safe to repeat.
 
-        A key is unique for its user and verb, as it is in the service. A repeat of what was set aside waits again.
+        A key is unique for its agent, user and verb, as it is in the service. A repeat of what was set aside waits
+        again.
 
         Raises:
             InvalidRequest: the key is that of another request, which is still here; nothing was added.
             OutboxFull: nothing was added.
             OutboxUnusable: nothing was added.
         """
-        text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-        size = len(text.encode())
+        with translated(self.folder):
+            text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+            size = len(text.encode())
         subject = subject_of(user)
-        with self._open(create=True) as db, _transaction(db):
+        with self._open(create=True) as db, transaction(db):
             known = db.execute(
-                "SELECT id, body FROM entries WHERE subject = ? AND verb = ? AND idempotency_key = ?",
-                (subject, verb, idempotency_key),
+                "SELECT id, body FROM entries WHERE agent = ? AND subject = ? AND verb = ? AND idempotency_key = ?",
+                (agent, subject, verb, idempotency_key),
             ).fetchone()
             if known is not None:
                 if json.loads(known[1]) != json.loads(text):
@@ -161,9 +121,9 @@ class Outbox:
             if not is_full:
                 cursor = db.execute(
                     "INSERT INTO entries (lane, session_id, user, verb, body, generation, idempotency_key,"
-                    " has_own_key, queued_at, size, subject) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    " has_own_key, queued_at, size, subject, agent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
-                        lane_of(user, session_id),
+                        lane_of(user, session_id, agent),
                         session_id,
                         user,
                         verb,
@@ -174,6 +134,7 @@ class Outbox:
                         self._wall(),
                         size,
                         subject,
+                        agent,
                     ),
                 )
                 _count(db, "queued")
@@ -187,32 +148,58 @@ class Outbox:
         )
 
     def next_waiting(self, after: int = 0, lane: str | None = None) -> Entry | None:
-        """Return the first waiting entry past the id `after`, of one lane or of any."""
-        if not self.exists:
-            return None
-        with self._open() as db:
-            row = db.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE state = 'waiting' AND id > ? AND (? IS NULL OR lane = ?)"
-                " ORDER BY id LIMIT 1",
-                (after, lane, lane),
-            ).fetchone()
-        return None if row is None else _entry(row)
+        """Return the first waiting entry past the id `after`, of one lane or of any; what is damaged is set aside."""
+        while self.exists:
+            with self._open() as db:
+                row = db.execute(
+                    f"SELECT {COLUMNS} FROM entries WHERE state = 'waiting' AND id > ? AND (? IS NULL OR lane = ?)"
+                    " ORDER BY id LIMIT 1",
+                    (after, lane, lane),
+                ).fetchone()
+            if row is None:
+                break
+            try:
+                return entry_of(row)
+            except ValueError:
+                self.set_aside(row[0], UNREADABLE)
+        return None
 
-    def waiting(self, lane: str | None = None) -> int:
-        """Return how many entries wait, in one lane or in all."""
+    def lanes(self, agent: str) -> tuple[str, ...]:
+        """Return the lanes in which an agent's entries wait, the longest waiting first."""
+        if not self.exists:
+            return ()
+        with self._open() as db:
+            rows = db.execute(
+                "SELECT lane FROM entries WHERE agent = ? AND state = 'waiting' GROUP BY lane ORDER BY min(id)",
+                (agent,),
+            ).fetchall()
+        return tuple(row[0] for row in rows)
+
+    def waiting(self, lane: str | None = None, agent: str | None = None) -> int:
+        """Return how many entries wait, in one lane or of one agent or in all."""
         if not self.exists:
             return 0
         with self._open() as db:
             row = db.execute(
-                "SELECT count(*) FROM entries WHERE state = 'waiting' AND (? IS NULL OR lane = ?)", (lane, lane)
+                "SELECT count(*) FROM entries WHERE state = 'waiting' AND (? IS NULL OR lane = ?)"
+                " AND (? IS NULL OR agent = ?)",
+                (lane, lane, agent, agent),
             ).fetchone()
         return int(row[0])
 
-    def newest_user(self, subject: str) -> str | None:
-        """Return the token or name that a subject's last entry came with."""
+    def is_waiting(self, entry_id: int) -> bool:
+        """Whether an entry still waits."""
+        if not self.exists:
+            return False
+        with self._open() as db:
+            query = "SELECT 1 FROM entries WHERE id = ? AND state = 'waiting'"
+            return db.execute(query, (entry_id,)).fetchone() is not None
+
+    def newest_user(self, subject: str, agent: str) -> str | None:
+        """Return the token or name that a subject's last entry of an agent came with."""
         with self._open() as db:
             row = db.execute(
-                "SELECT user FROM entries WHERE subject = ? ORDER BY id DESC LIMIT 1", (subject,)
+                "SELECT user FROM entries WHERE subject = ? AND agent = ? ORDER BY id DESC LIMIT 1", (subject, agent)
             ).fetchone()
         return None if row is None else row[0]
 
@@ -229,9 +216,9 @@ class Outbox:
             return ()
         with self._open() as db:
             rows = db.execute(
-                f"SELECT {_COLUMNS} FROM entries WHERE state = 'refused' ORDER BY id LIMIT ?", (limit,)
+                f"SELECT {COLUMNS} FROM entries WHERE state = 'refused' ORDER BY id LIMIT ?", (limit,)
             ).fetchall()
-        return tuple(_entry(row) for row in rows)
+        return tuple(remains_of(row) for row in rows)
 
     def counts(self) -> dict[str, int]:
         """Return what happened here since the folder was made, by all processes."""
@@ -250,15 +237,16 @@ class Outbox:
 
     def attempted(self, entry_id: int) -> None:
         """Count an attempt that the service itself failed."""
-        with self._open() as db, _transaction(db):
+        with self._open() as db, transaction(db):
             db.execute("UPDATE entries SET attempts = attempts + 1 WHERE id = ?", (entry_id,))
 
     def set_aside(self, entry_id: int, problem: Problem) -> None:
-        """Keep an entry that the service refused, out of the way of those behind it."""
-        with self._open() as db, _transaction(db):
+        """Keep an entry that the service refused, out of the way of those behind it, for a month."""
+        with self._open() as db, transaction(db):
             moved = db.execute(
-                "UPDATE entries SET state = 'refused', problem = ? WHERE id = ? AND state = 'waiting'",
-                (problem.model_dump_json(), entry_id),
+                "UPDATE entries SET state = 'refused', problem = ?, set_aside_at = ?"
+                " WHERE id = ? AND state = 'waiting'",
+                (problem.model_dump_json(), self._wall(), entry_id),
             )
             if moved.rowcount:
                 _count(db, "refused")
@@ -267,8 +255,25 @@ class Outbox:
         """Let everything that was set aside wait again, after its cause was mended; return how many entries."""
         if not self.exists:
             return 0
-        with self._open() as db, _transaction(db):
+        with self._open() as db, transaction(db):
             return db.execute(_WAIT_AGAIN).rowcount
+
+    def drop_expired(self) -> int:
+        """Delete what was set aside more than `MAX_DAYS_SET_ASIDE` ago; return how many entries."""
+        return self._delete("state = 'refused' AND set_aside_at < ?", (self._wall() - MAX_DAYS_SET_ASIDE * 86_400,))
+
+    def adopt(self, agent: str) -> int:
+        """Give an agent what waits or was set aside for others or for nobody; return how many entries.
+
+        An entry whose key the agent has used itself is left where it is.
+        """
+        if not self.exists:
+            return 0
+        with self._open() as db, transaction(db):
+            return db.execute(
+                "UPDATE OR IGNORE entries SET agent = ?, lane = lane_of(user, session_id, ?) WHERE agent != ?",
+                (agent, agent, agent),
+            ).rowcount
 
     def discard(
         self,
@@ -278,131 +283,54 @@ class Outbox:
         session_id: str | None = None,
         every_session: bool = False,
         up_to: int = 2**62,
+        agent: str | None = None,
     ) -> int:
         """Delete entries unsent: one, a session's, or with `every_session` all of a user's; return how many.
 
-        `up_to` spares what was put after the entry with that id.
+        `up_to` spares what was put after the entry with that id, `agent` what other agents put.
         """
+        mine = "subject = ? AND id <= ? AND (? IS NULL OR agent = ?)"
+        whose = (subject_of(user), up_to, agent, agent)
+        if entry_id is not None:
+            return self._delete("id = ?", (entry_id,), "discarded")
+        if session_id is not None:
+            return self._delete(f"{mine} AND session_id = ?", (*whose, session_id), "discarded")
+        if every_session:
+            return self._delete(mine, whose, "discarded")
+        raise ValueError("name an entry or a session, or say every_session=True")
+
+    def try_lock(self, lane: str) -> sqlite3.Connection | None:
+        """Take the right to deliver a lane: close what is returned to give it back. None when somebody else has it.
+
+        A lane shares its lock with one in 256 others, so that a folder has no more files than that.
+        """
+        return locked(self.folder / f"delivering-{hashlib.sha256(lane.encode()).hexdigest()[:2]}.lock")
+
+    def _settle(self, entry_id: int, name: CountName) -> None:
+        self._delete("id = ?", (entry_id,), name)
+
+    def _delete(self, where: str, values: tuple[Any, ...], name: CountName = "expired") -> int:
         if not self.exists:
             return 0
-        where: str
-        values: tuple[str | int | None, ...]
-        if entry_id is not None:
-            where, values = "id = ?", (entry_id,)
-        elif session_id is not None:
-            where, values = "subject = ? AND session_id = ? AND id <= ?", (subject_of(user), session_id, up_to)
-        elif every_session:
-            where, values = "subject = ? AND id <= ?", (subject_of(user), up_to)
-        else:
-            raise ValueError("name an entry or a session, or say every_session=True")
         with self._open() as db:
-            with _transaction(db):
+            if db.execute(f"SELECT 1 FROM entries WHERE {where} LIMIT 1", values).fetchone() is None:
+                return 0
+            with transaction(db):
                 gone = db.execute(f"DELETE FROM entries WHERE {where}", values).rowcount
                 if gone:
-                    _count(db, "discarded", gone)
-            _shrink(db)
+                    _count(db, name, gone)
+            shrink(db)
         return gone
 
     @contextmanager
-    def delivering(self) -> Iterator[bool]:
-        """Hold the right to deliver; yields False when another process, or another thread, holds it."""
-        lock = self.try_lock()
-        try:
-            yield lock is not None
-        finally:
-            if lock is not None:
-                lock.close()
-
-    def try_lock(self) -> sqlite3.Connection | None:
-        """Take the right to deliver: close what is returned to give it back. None when somebody else has it."""
-        with _translated(self.folder):
-            self._make_folder()
-            path = self.folder / "delivering.lock"
-            _make_private(path)
-            lock = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
-            try:
-                lock.execute("BEGIN EXCLUSIVE")
-            except sqlite3.OperationalError as error:
-                lock.close()
-                if _is_busy(error):
-                    return None
-                raise
-            return lock
-
-    def _settle(self, entry_id: int, name: CountName) -> None:
-        with self._open() as db:
-            with _transaction(db):
-                if db.execute("DELETE FROM entries WHERE id = ?", (entry_id,)).rowcount:
-                    _count(db, name)
-            _shrink(db)
-
-    def _make_folder(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    @contextmanager
     def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-        with _translated(self.folder):
-            if create and not self.exists:
-                self._make_folder()
-                _make_private(self._file)
-            _require_own(self._file)
-            uri = f"{self._file.absolute().as_uri()}?mode=rw"
-            with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)) as db:
-                for pragma in ("journal_mode=DELETE", "synchronous=FULL", "secure_delete=ON"):
-                    db.execute(f"PRAGMA {pragma}")
-                if db.execute("PRAGMA user_version").fetchone()[0] != _SCHEMA_VERSION:
-                    _make_tables(db, self._file)
-                yield db
+        with opened(self._file, busy_seconds=self._busy_seconds, create=create) as db:
+            yield db
 
 
-_COLUMNS = (
-    "id, lane, session_id, user, verb, body, generation, idempotency_key, has_own_key, queued_at, attempts, problem,"
-    " subject"
+_WAIT_AGAIN = (
+    "UPDATE entries SET state = 'waiting', problem = NULL, attempts = 0, set_aside_at = NULL WHERE state = 'refused'"
 )
-_WAIT_AGAIN = "UPDATE entries SET state = 'waiting', problem = NULL, attempts = 0 WHERE state = 'refused'"
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    return Entry(
-        id=row[0],
-        lane=row[1],
-        session_id=row[2],
-        user=row[3],
-        verb=row[4],
-        body=json.loads(row[5]),
-        generation=row[6],
-        idempotency_key=row[7],
-        has_own_key=bool(row[8]),
-        queued_at=row[9],
-        attempts=row[10],
-        problem=None if row[11] is None else Problem.model_validate_json(row[11]),
-        subject=row[12],
-    )
-
-
-def _make_tables(db: sqlite3.Connection, path: Path) -> None:
-    with _transaction(db):
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version > _SCHEMA_VERSION:
-            raise OutboxUnusable(
-                f"the outbox {str(path)!r} was made by a newer version; use that one, or name another folder"
-            )
-        db.create_function("subject_of", 1, subject_of, deterministic=True)
-        db.create_function("lane_of", 2, lane_of, deterministic=True)
-        for statement in _CARRY_OVER if version == 1 else _TABLES:
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-
-
-def _make_private(path: Path) -> None:
-    """Make an empty file that only its owner can read; SQLite gives its journal the same mode."""
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
-
-
-def _require_own(path: Path) -> None:
-    """Refuse a file that another user has put there, as can be done in a temporary folder: it could be read by them."""
-    if hasattr(os, "geteuid") and path.lstat().st_uid != os.geteuid():
-        raise PermissionError(f"{path.name} belongs to another user")
 
 
 def _count(db: sqlite3.Connection, name: CountName, by: int = 1) -> None:
@@ -410,39 +338,3 @@ def _count(db: sqlite3.Connection, name: CountName, by: int = 1) -> None:
         "INSERT INTO counts (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + ?",
         (name, by, by),
     )
-
-
-def _shrink(db: sqlite3.Connection) -> None:
-    """Give back the file's free pages once nothing is left, so that nothing sent can be read from the disk."""
-    if db.execute("SELECT 1 FROM entries LIMIT 1").fetchone() is None:
-        try:
-            db.execute("VACUUM")
-        except sqlite3.OperationalError as error:
-            if not _is_busy(error):
-                raise
-
-
-def _is_busy(error: sqlite3.OperationalError) -> bool:
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-@contextmanager
-def _translated(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise OutboxUnusable(
-            f"the outbox {str(folder)!r} cannot be used: {error}. Give it a folder that this user can write, "
-            "for example by MEMPLANE_OUTBOX_DIR"
-        ) from error

@@ -17,7 +17,10 @@ class Place(Enum):
 
 
 def outbox_folder(env: Mapping[str, str], store: str | None, endpoint: str | None, agent: str | None) -> Path:
-    """Return the outbox folder of this store and agent; one folder is never shared between two agents."""
+    """Return the outbox folder of this store and of who the agent claims to be.
+
+    It stays where it is whatever tokens come and go: an entry says itself whose it is.
+    """
     identity = "\n".join(
         (store or "", endpoint or env.get("MEMPLANE_ENDPOINT", ""), agent or env.get("AGENT_IDENTITY", ""))
     )
@@ -31,7 +34,7 @@ def outbox_folder(env: Mapping[str, str], store: str | None, endpoint: str | Non
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the nearest parent that exists."""
-    while not folder.exists() and folder != folder.parent:
+    """Return the nearest parent that can be seen to exist."""
+    while not os.path.exists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder

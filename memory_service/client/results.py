@@ -65,9 +65,13 @@ class SessionActed(SessionActionResponse):
 
 
 class Delivery(Wire):
-    """One round of deliveries from the outbox, in entries. `waiting` is what is left for a later round."""
+    """One round of deliveries from the outbox, in entries. `waiting` is what is left for a later round.
+
+    `waiting_for_others` were put by other agents, and are theirs to deliver: see `MemoryClient.adopt`.
+    """
 
     delivered: int = 0
     refused: int = 0
     erased: int = 0
     waiting: int = 0
+    waiting_for_others: int = 0

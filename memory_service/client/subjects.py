@@ -1,4 +1,4 @@
-"""Who a user is to this client: the same person under every token that an issuer gives them.
+"""Who a user or an agent is to this client: the same under every token that an issuer gives them.
 
 A token is read without being verified, so a subject is only a name for what lies on this machine. What it may do is
 the service's to say: no entry goes out under a token that did not come with it, unless the service has said that its
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from typing import Any
 
@@ -21,6 +22,23 @@ def subject_of(user: str | None) -> str:
     claims = _claims(user)
     named = [claims.get("iss"), claims.get("sub")]
     return json.dumps(named if all(isinstance(part, str) for part in named) else user)
+
+
+def agent_of(token: str | None, claimed: str | None, store: str | None) -> str:
+    """Return the name under which what an agent tells a store waits on this machine.
+
+    A token names its issuer and subject, which outlive it; a static token names itself, by its hash. Without one the
+    agent is who it claims to be. `store` is the name that it is bound by.
+    """
+    claims = _claims(token)
+    named = [claims.get("iss"), claims.get("sub")]
+    if token is None:
+        who: dict[str, Any] = {"claims": claimed}
+    elif all(isinstance(part, str) for part in named):
+        who = {"issuer": named[0], "subject": named[1]}
+    else:
+        who = {"token": hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()}
+    return json.dumps({"store": store, **who})
 
 
 def expires_at(user: str | None) -> float | None:

@@ -168,6 +168,7 @@ class SyncMemoryClient(Blocking):
     list = Direct(MemoryClient.list)
     forget = Direct(MemoryClient.forget)
     deliver = Direct(MemoryClient.deliver)
+    adopt = Direct(MemoryClient.adopt)
 
     def as_user(self, user: str | None) -> SyncMemoryClient:
         """Return a view that acts on behalf of `user`; it shares connections, breaker, outbox and counts."""

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from memory_service.client.errors import ServiceUnavailable, UnavailableReason, invalid
-from memory_service.client.wire import Answer, Request
+from memory_service.client.wire import Answer, Request, require_carried
 from memory_service.contract.certificates import certificates
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -67,11 +67,8 @@ class Transport:
             raise ServiceUnavailable(
                 f"{endpoint} did not answer {request.verb} within {seconds:g} s", reason=UnavailableReason.TIMEOUT
             ) from error
-        except (httpx.LocalProtocolError, UnicodeEncodeError) as error:
-            raise invalid(
-                f"{request.verb} was not sent: its token, user, agent or keys hold a character that HTTP does not "
-                "allow in a header; a line break is the usual one"
-            ) from error
+        except httpx.LocalProtocolError as error:
+            raise invalid(f"{request.verb} was not sent: it cannot be put into HTTP") from error
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
             raise ServiceUnavailable(
                 f"the endpoint {endpoint!r} is no URL that can be called: http:// or https:// and a host are expected",
@@ -122,5 +119,11 @@ def _trust(ca: str | None) -> ssl.SSLContext:
 
 
 def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """Return header values in UTF-8: a principal may have any name."""
+    """Return header values in UTF-8: a principal may have any name.
+
+    Raises:
+        InvalidRequest: a value cannot be carried.
+    """
+    for name, value in headers.items():
+        require_carried(name, value)
     return [(name.encode(), value.encode()) for name, value in headers.items()]

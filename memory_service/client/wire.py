@@ -7,6 +7,7 @@ added to an answer are ignored.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from memory_service.client import errors
 from memory_service.client.errors import ServiceUnavailable, UnavailableReason
 from memory_service.contract.base import Wire
-from memory_service.contract.problems import Problem, ProblemKind
+from memory_service.contract.problems import FieldError, Problem, ProblemKind
 
 T = TypeVar("T")
 
@@ -28,6 +29,26 @@ USER_HEADER = "X-Memplane-User"
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 
 MAX_RETRY_AFTER_SECONDS = 3_600.0
+
+
+_FIELD_VALUE = re.compile(rb"(?:[^\x00\s]+(?:[ \t]+[^\x00\s]+)*)?")
+
+
+def require_carried(name: str, value: str | None) -> None:
+    """Refuse what no HTTP header can carry: a line break, white space at an end, half a character.
+
+    Raises:
+        InvalidRequest: it names the header; the value is not repeated.
+    """
+    try:
+        is_carried = value is None or _FIELD_VALUE.fullmatch(value.encode()) is not None
+    except UnicodeEncodeError:
+        is_carried = False
+    if not is_carried:
+        expected = "a text without line breaks, white space at its ends and broken characters"
+        raise errors.invalid(
+            f"the header {name} cannot carry what it was given", (FieldError(field=name, expected=expected),)
+        )
 
 
 class Empty(Wire):

@@ -175,7 +175,9 @@ class MemoryServer:
         with self.changed:
             given = request.headers.get("idempotency-key")
             key = None if given is None else (request.headers.get("x-memplane-user", ""), request.path, given)
-            text = json.dumps(request.body, sort_keys=True)
+            when = ("generation", "queued_seconds")  # of these the service takes no notice when it compares bodies
+            said = {name: value for name, value in (request.body or {}).items() if name not in when}
+            text = json.dumps(said, sort_keys=True)
             if key is not None and key in self.keys:
                 known, stored = self.keys[key]
                 if known != text:

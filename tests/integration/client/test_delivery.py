@@ -19,7 +19,7 @@ import pytest
 
 from memory_service.client import Deadlines, InvalidRequest, MemoryClient, ServiceUnavailable
 from memory_service.client.breaker import Breaker
-from memory_service.client.courier import MAX_ATTEMPTS
+from memory_service.client.carrier import MAX_ATTEMPTS
 from memory_service.client.outbox import Outbox
 from memory_service.contract.problems import GOOD_TOKEN, UNEXPIRED_TOKEN
 from memory_service.contract.verbs import MAX_QUEUED_SECONDS, Outcome

@@ -17,8 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from memory_service.client.entries import NOBODY, lane_of
 from memory_service.client.errors import InvalidRequest, OutboxFull, OutboxUnusable
-from memory_service.client.outbox import Outbox, lane_of
+from memory_service.client.outbox import Outbox
 from memory_service.contract.problems import Problem
 
 REFUSAL = Problem(type="https://memplane.dev/problems/forbidden", title="no", status=403, detail="no")
@@ -104,8 +105,10 @@ def test_what_an_older_version_left_is_carried_over(tmp_path: Path) -> None:
         db.execute("UPDATE entries SET state = 'refused', problem = ? WHERE id = 2", (REFUSAL.model_dump_json(),))
         db.execute("PRAGMA user_version = 1")
     outbox = Outbox(tmp_path)
+    assert outbox.lanes("ada's agent") == ()
     entry = outbox.next_waiting(lane=lane_of("ada", "s1"))
     assert entry is not None
+    assert entry.agent == NOBODY, "it did not say whose it is, so nobody delivers it unasked"
     assert (entry.id, entry.idempotency_key, entry.body, entry.queued_at) == (1, "k1", {"n": 1}, 1_000.0)
     assert [kept.problem for kept in outbox.refused()] == [REFUSAL]
     assert put(outbox, "k1", user="bob") == 3
@@ -186,8 +189,9 @@ def test_discarding_a_session_spares_other_sessions_users_and_later_entries(tmp_
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "box")
     put(outbox, "k1")
-    with outbox.delivering():
-        pass
+    lock = outbox.try_lock("lane")
+    assert lock is not None
+    lock.close()
     assert stat.S_IMODE((tmp_path / "box").stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "box").iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -209,11 +213,15 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> Non
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").touch()
-    (tmp_path / "box").mkdir()
-    (tmp_path / "box" / "delivering.lock").symlink_to(tmp_path / "elsewhere")
+    outbox = Outbox(tmp_path / "box")
+    lock = outbox.try_lock("lane")
+    assert lock is not None
+    lock.close()
+    (path,) = outbox.folder.iterdir()
+    path.replace(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutboxUnusable):
-        Outbox(tmp_path / "box").try_lock()
+        outbox.try_lock("lane")
 
 
 def test_an_outbox_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
@@ -226,18 +234,22 @@ def test_an_outbox_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
         outbox.waiting()
 
 
-def test_one_holder_at_a_time_may_deliver(tmp_path: Path) -> None:
+def test_one_holder_at_a_time_may_deliver_a_lane_and_others_deliver_other_lanes(tmp_path: Path) -> None:
     first, second = Outbox(tmp_path), Outbox(tmp_path)
-    with first.delivering() as mine:
-        assert mine
-        with second.delivering() as theirs:
-            assert not theirs
-    with second.delivering() as theirs:
-        assert theirs
+    mine = first.try_lock("lane 1")
+    assert mine is not None
+    assert second.try_lock("lane 1") is None
+    with closing(mine):
+        other = second.try_lock("lane 2")
+        assert other is not None
+        other.close()
+    theirs = second.try_lock("lane 1")
+    assert theirs is not None
+    theirs.close()
 
 
 def _hold(folder: str, ready: Any) -> None:
-    lock = Outbox(folder).try_lock()
+    lock = Outbox(folder).try_lock("lane")
     assert lock is not None
     ready.send(True)
     ready.recv()
@@ -249,10 +261,10 @@ def test_the_right_to_deliver_dies_with_its_process(tmp_path: Path) -> None:
     process = context.Process(target=_hold, args=(os.fspath(tmp_path), theirs))
     process.start()
     assert ours.recv()
-    assert Outbox(tmp_path).try_lock() is None
+    assert Outbox(tmp_path).try_lock("lane") is None
     process.kill()
     process.join()
-    lock = Outbox(tmp_path).try_lock()
+    lock = Outbox(tmp_path).try_lock("lane")
     assert lock is not None
     lock.close()
     ours.close()
@@ -275,6 +287,85 @@ def test_several_processes_fill_one_outbox_without_losing_an_entry(tmp_path: Pat
     keys = drain(Outbox(tmp_path))
     assert sorted(keys) == sorted(f"{name}-{number}" for name in "ab" for number in range(20))
     assert [key for key in keys if key.startswith("a")] == [f"a-{number}" for number in range(20)]
+
+
+def test_an_entry_says_whose_it_is_and_no_other_agent_is_shown_its_lane(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    for agent in ("ada", "news"):
+        put(outbox, "k1", agent=agent, text=f"said to {agent}")
+    assert outbox.lanes("ada") == (lane_of(None, "s1", "ada"),)
+    entry = outbox.next_waiting(lane=outbox.lanes("ada")[0])
+    assert entry is not None
+    assert (entry.agent, entry.body["turns"][0]["content"]) == ("ada", "said to ada")
+    assert (outbox.waiting(agent="ada"), outbox.waiting()) == (1, 2)
+    assert outbox.discard(session_id="s1", agent="ada") == 1
+    assert outbox.lanes("ada") == ()
+
+
+def test_what_is_adopted_keeps_its_order_in_its_new_lane(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    put(outbox, "k1")
+    put(outbox, "k2", agent="old token")
+    put(outbox, "k3", agent="ada")
+    put(outbox, "k3", agent="old token")
+    assert outbox.lanes("ada") == (lane_of(None, "s1", "ada"),)
+    assert outbox.adopt("ada") == 2
+    assert outbox.waiting(lane=lane_of(None, "s1", "ada")) == 3
+    assert outbox.waiting() == 4, "a key that the agent has used itself is left where it is"
+
+
+def test_what_was_set_aside_is_deleted_after_a_month_and_not_before(tmp_path: Path) -> None:
+    now = [1_000.0]
+    outbox = Outbox(tmp_path, wall=lambda: now[0])
+    entry = put(outbox, "k1", text="unmistakable")
+    now[0] += 90 * 86_400
+    outbox.set_aside(entry, REFUSAL)
+    now[0] += 29 * 86_400
+    assert outbox.drop_expired() == 0
+    now[0] += 2 * 86_400
+    assert outbox.drop_expired() == 1
+    assert (outbox.refused(), outbox.counts()["expired"]) == ((), 1)
+    assert b"unmistakable" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_damaged_entry_is_set_aside_and_those_behind_it_come(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    put(outbox, "k1")
+    put(outbox, "k2")
+    with closing(sqlite3.connect(tmp_path / "outbox.sqlite3")) as db, db:
+        db.execute("UPDATE entries SET body = substr(body, 1, 9) WHERE idempotency_key = 'k1'")
+    assert drain(outbox) == ["k2"]
+    (kept,) = outbox.refused()
+    assert kept.problem is not None
+    assert (kept.idempotency_key, kept.problem.title, kept.body) == ("k1", "Unreadable", {})
+
+
+def test_a_folder_that_this_user_may_not_search_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "lstat", refuse)
+    for look in (Outbox(tmp_path).waiting, Outbox(tmp_path).refused, Outbox(tmp_path).counts):
+        with pytest.raises(OutboxUnusable, match="MEMPLANE_OUTBOX_DIR"):
+            look()
+
+
+def test_a_text_that_no_disk_can_hold_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(OutboxUnusable):
+        put(Outbox(tmp_path), "k1", user="k\udcff")
+
+
+def test_a_folder_named_relatively_stays_the_same_when_the_process_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    outbox = Outbox("box")
+    put(outbox, "k1")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert outbox.waiting() == 1
 
 
 class OutboxMachine(RuleBasedStateMachine):
