@@ -9,6 +9,8 @@ FIRST_DELAY = timedelta(seconds=2)
 """Before the second attempt. Long enough for a restarted endpoint, short enough that a user does not notice."""
 LONGEST_DELAY = timedelta(minutes=15)
 """The bound on a wait: an endpoint that comes back after an hour is found again within this time."""
+LONGEST_ASKED_DELAY = timedelta(hours=1)
+"""The bound on a wait that an endpoint asked for: a quota of an hour is back by then, one of a month is looked at."""
 
 
 def retry_at(
@@ -23,7 +25,8 @@ def retry_at(
 
     Delays double from `FIRST_DELAY` to `LONGEST_DELAY`. Each is between a half and the whole of it: the seed (the
     job's id) decides, so that jobs that failed together do not come back together, and a repeat gives the same time.
-    An endpoint's own `retry_after` is waited for at least, within the bound.
+    An endpoint's own `retry_after` is waited for, up to `LONGEST_ASKED_DELAY`, and up to `FIRST_DELAY` beyond it, so
+    that its jobs do not come back together either.
     """
     if attempts >= max_attempts:
         return None
@@ -32,6 +35,6 @@ def retry_at(
     digest = hashlib.sha256(f"{seed}\x00{attempts}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") / 2**64
     delay = delay / 2 + delay / 2 * share
-    if retry_after is not None:
-        delay = min(max(delay, retry_after), LONGEST_DELAY)
+    if retry_after is not None and retry_after > delay:
+        delay = min(retry_after, LONGEST_ASKED_DELAY) + FIRST_DELAY * share
     return now + delay

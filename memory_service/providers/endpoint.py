@@ -15,7 +15,7 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,7 +39,9 @@ RETRIED_STATUSES = frozenset({429, 502, 503})
 BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 8.0
 MAX_RETRY_AFTER_SECONDS = 20.0
-"""A longer `Retry-After` is not waited for here: the caller's job comes back then."""
+"""A longer `Retry-After` is not waited for here: the caller's job comes back then, and nobody asks sooner."""
+MAX_HELD_OFF_SECONDS = 3600.0
+"""For so long an endpoint is not asked at all where its `Retry-After` says so; a longer one is not believed."""
 
 _CODE = re.compile(r"[A-Za-z_.]{1,64}")
 
@@ -113,6 +115,15 @@ class ApiKey:
         return ModelUnavailable(f"the API key file {str(self._path)!r} {what}", reason=Reason.SECRET_MISSING)
 
 
+@dataclass(frozen=True)
+class _HeldOff:
+    """An endpoint asked not to be asked `until` then, by answering `status` to a caller with this key."""
+
+    until: datetime
+    status: int
+    key: str | None
+
+
 class Endpoint:
     """Sends JSON to one base URL and returns the JSON that it answers.
 
@@ -142,6 +153,7 @@ class Endpoint:
         self._recorder = StateRecorder(clock)
         self._headers = {name.lower(): value for name, value in headers.items()}
         self._session: aiohttp.ClientSession | None = None
+        self._held_off: _HeldOff | None = None
 
     @property
     def state(self) -> ProviderState:
@@ -199,6 +211,7 @@ class Endpoint:
     async def _request(
         self, method: str, path: str, body: bytes | None, max_bytes: int, *, repeats: bool = True
     ) -> Any:
+        self._ask_no_sooner()
         max_retries = self._retrying.max_retries if repeats else 0
         attempt = 0
         while True:
@@ -218,6 +231,9 @@ class Endpoint:
                     return self._answer(status, content)
                 wait = _retry_after(headers.get("retry-after"), self._clock.now())
                 too_long = wait is not None and wait > MAX_RETRY_AFTER_SECONDS
+                if wait is not None and too_long:
+                    until = self._clock.now() + timedelta(seconds=min(wait, MAX_HELD_OFF_SECONDS))
+                    self._held_off = _HeldOff(until, status, self._key.read())
                 if attempt >= max_retries or too_long:
                     if wait is None and status != 429:
                         return self._answer(status, content)
@@ -226,6 +242,21 @@ class Endpoint:
             backoff = self._retrying.backoff(attempt)
             await self._retrying.sleep(backoff if wait is None else wait + backoff / 2)
             attempt += 1
+
+    def _ask_no_sooner(self) -> None:
+        """Raise as the endpoint's last answer did, while it asked not to be asked; another key is another caller."""
+        held = self._held_off
+        if held is None:
+            return
+        left = (held.until - self._clock.now()).total_seconds()
+        try:
+            is_same_caller = self._key.read() == held.key
+        except ModelUnavailable:
+            is_same_caller = False  # told as what it is by the attempt
+        # Longer than it was ever: the clock was set back.
+        if is_same_caller and 0 < left <= MAX_HELD_OFF_SECONDS:
+            raise self.failure(f"answered {held.status} and asked not to be asked again yet", retry_after=left)
+        self._held_off = None
 
     async def _attempt(
         self, method: str, path: str, body: bytes | None, max_bytes: int

@@ -181,7 +181,7 @@ class Worker:
             meter.count("jobs", kind=kind, outcome="lost")
             await self._settle(lambda tx: tx.jobs.release(job, tx.now()))
         except Unavailable as error:
-            await self._failed(job, error.reason, error.detail, patient=True)
+            await self._failed(job, error.reason, error.detail, patient=True, wait=timedelta(seconds=error.retry_after))
         except UnparseableAnswer as error:
             await self._failed(job, "UnparseableAnswer", str(error))
         except MemoryServiceError as error:
@@ -193,13 +193,20 @@ class Worker:
             meter.count("jobs", kind=kind, outcome="done")
         meter.observe("job_seconds", asyncio.get_running_loop().time() - started, kind=kind)
 
-    async def _failed(self, job: JobRow, reason: str, detail: str, *, patient: bool = False) -> None:
-        """Put a job back with a backoff; `patient`: an outage is not the job's fault, so it never makes it dead."""
+    async def _failed(
+        self, job: JobRow, reason: str, detail: str, *, patient: bool = False, wait: timedelta | None = None
+    ) -> None:
+        """Put a job back with a backoff, and for `wait` at least.
+
+        `patient`: an outage is not the job's fault, so it never makes it dead.
+        """
         attempts = sys.maxsize if patient else 1 + self._services.config.extraction.max_retries
 
         def fail(tx: Transaction) -> bool:
             now = tx.now()
-            retry_at = retries.retry_at(attempts=job.attempts + 1, max_attempts=attempts, now=now, seed=job.id)
+            retry_at = retries.retry_at(
+                attempts=job.attempts + 1, max_attempts=attempts, now=now, seed=job.id, retry_after=wait
+            )
             dead.append(retry_at is None)
             return tx.jobs.fail(job, error=f"{reason}: {detail}", retry_at=retry_at, now=now)
 

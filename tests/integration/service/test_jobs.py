@@ -115,6 +115,20 @@ async def test_a_model_that_is_down_for_an_hour_loses_no_turn_and_the_queue_drai
     assert (await service.admin().get("/v1/health/report"))["counters"]["pending"] == 0
 
 
+async def test_what_a_model_asks_all_jobs_to_wait_is_waited_without_asking(start: Start) -> None:
+    service, agent = await _extracting(start, min_turns=1)
+    service.models.always(CHAT, Status(429, retry_after="3000"))
+    for number in range(8):
+        await agent.write("My dog is called Rex", session=f"s{number}")
+    for _ in range(5):
+        await service.pass_time(minutes=9)
+    assert service.models.counts[CHAT] == 1
+    service.models.always(CHAT, None)
+    await service.pass_time(minutes=15)
+    assert await agent.texts() == ["User's dog is called Rex"]
+    assert {job["state"] for job in await _jobs(agent)} == {"done"}
+
+
 async def test_vectors_of_a_wrong_number_or_length_are_not_stored(start: Start) -> None:
     service, agent = await _extracting(start)
     await agent.write("My dog is called Rex", "I live in Oslo")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_service.domain.jobs import FIRST_DELAY, LONGEST_DELAY, retry_at
+from memory_service.domain.jobs import FIRST_DELAY, LONGEST_ASKED_DELAY, LONGEST_DELAY, retry_at
 
 NOW = datetime(2024, 3, 1, tzinfo=UTC)
 
@@ -35,6 +35,11 @@ def test_the_same_job_gets_the_same_time_and_others_get_others() -> None:
 
 
 def test_an_endpoints_own_wait_is_kept_within_the_bound() -> None:
-    assert delay(1, retry_after=timedelta(seconds=60)) == timedelta(seconds=60)
-    assert delay(1, retry_after=timedelta(days=9)) == LONGEST_DELAY
-    assert delay(8, retry_after=timedelta(seconds=1)) > timedelta(seconds=1)
+    for asked in (timedelta(seconds=60), timedelta(minutes=50)):
+        assert asked <= delay(1, retry_after=asked) <= asked + FIRST_DELAY
+    assert LONGEST_ASKED_DELAY <= delay(1, retry_after=timedelta(days=9)) <= LONGEST_ASKED_DELAY + FIRST_DELAY
+    assert delay(8, retry_after=timedelta(seconds=1)) == delay(8)
+
+
+def test_jobs_that_an_endpoint_put_off_together_come_back_one_after_another() -> None:
+    assert len({delay(1, f"job{number}", timedelta(minutes=30)) for number in range(50)}) == 50

@@ -135,6 +135,45 @@ async def test_a_long_retry_after_is_left_to_the_job(
     assert no_sleep.waited == []
 
 
+async def test_nobody_asks_an_endpoint_that_asked_not_to_be_asked_until_then(
+    make_chat: MakeChat, server: ModelServer, clock: StillClock
+) -> None:
+    chat = make_chat()
+    server.script(CHAT, Status(429, retry_after="300"))
+    for left in (300, 200, 100):
+        with pytest.raises(ModelUnavailable, match="429") as caught:
+            await chat.complete(ASK, max_tokens=5)
+        assert caught.value.retry_after == left
+        assert chat.state.ok is False
+        clock.advance(100)
+    assert server.counts[CHAT] == 1
+    assert (await chat.complete(ASK, max_tokens=5)).text
+
+
+async def test_a_month_of_retry_after_is_not_believed(
+    make_chat: MakeChat, server: ModelServer, clock: StillClock
+) -> None:
+    chat = make_chat()
+    server.script(CHAT, Status(429, retry_after="2592000"))
+    with pytest.raises(ModelUnavailable):
+        await chat.complete(ASK, max_tokens=5)
+    clock.advance(3_600)
+    assert (await chat.complete(ASK, max_tokens=5)).text
+
+
+async def test_another_key_does_not_wait_for_the_quota_of_the_one_before(
+    make_chat: MakeChat, server: ModelServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("spent")
+    chat = make_chat(apiKeyFile=str(file))
+    server.script(CHAT, Status(429, retry_after="3000"))
+    with pytest.raises(ModelUnavailable):
+        await chat.complete(ASK, max_tokens=5)
+    file.write_text("fresh-key")
+    assert (await chat.complete(ASK, max_tokens=5)).text
+
+
 async def test_repeats_back_off_and_end(make_chat: MakeChat, server: ModelServer, no_sleep: NoSleep) -> None:
     server.always(CHAT, Status(503, retry_after="nonsense"))
     with pytest.raises(ModelUnavailable, match="503") as caught:
