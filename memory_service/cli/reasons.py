@@ -49,6 +49,9 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
         (_EVENTS,),
     ),
     "Paused": Advice("`spec.paused` is true", "set `spec.paused` to false"),
+    "Terminating": Advice(
+        "it is being deleted, and somebody's finalizer holds that up", "see who has set `metadata.finalizers`"
+    ),
     "WaitingForModelAPI": Advice(
         "the first start, or a change of what runs, waits for a ModelAPI", "make it, or mend it", points_on=True
     ),

@@ -45,6 +45,7 @@ class Reason(StrEnum):
     APPLY_FAILED = "ApplyFailed"
     NAME_CONFLICT = "NameConflict"
     PAUSED = "Paused"
+    TERMINATING = "Terminating"
     WAITING_FOR_MODEL_API = "WaitingForModelAPI"
     MODEL_API_NOT_FOUND = "ModelAPINotFound"
     MODEL_API_NOT_READY = "ModelAPINotReady"
@@ -121,6 +122,15 @@ def by_type(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def is_true(status: Mapping[str, Any], kind: ConditionType) -> bool:
     """Whether an object's status has this condition with the status `True`."""
     return by_type(status).get(kind, {}).get("status") == "True"
+
+
+def kept(previous: Mapping[str, Any], kind: ConditionType) -> Condition | None:
+    """Return a condition of a status as it is there, to say it once more; None when it is not."""
+    old = by_type(previous).get(kind)
+    if old is None:
+        return None
+    status = {"True": True, "False": False}.get(old["status"])
+    return Condition(kind, status, old["reason"], old.get("message", ""))
 
 
 def merge(

@@ -24,14 +24,14 @@ from memory_operator.reconcile.pods import pod_trouble
 from memory_operator.reconcile.store import find, row
 from memory_operator.reconcile.tls import authority
 from memory_operator.reconcile.writing import drop_keys, sync_children, write_status
-from memory_operator.status.agent import agent_status, refused_status
+from memory_operator.status.agent import agent_status, refused_status, terminating_status
 from memory_operator.status.snapshot import AgentSnapshot, StoreView
 
 
 def _store_view(context: Context, key: ObjectKey) -> StoreView | None:
-    """Return what a store's status says; None when the store does not exist or is being deleted."""
+    """Return what a store's status says, also while it is being deleted; None when the store does not exist."""
     body = context.cache.body(kinds.MEMORY_STORE, key)
-    if body is None or body["metadata"].get("deletionTimestamp"):
+    if body is None:
         return None
     ready = conditions.by_type(body.get("status") or {}).get(ConditionType.READY)
     if ready is None:
@@ -55,9 +55,10 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
         context.rows.pop(key, None)
         context.pods.pop(ReconcileKey(names.AGENT_MEMORY, key), None)
         return None
-    if body["metadata"].get("deletionTimestamp"):
-        return None
     who, previous, now = identity(body), body.get("status") or {}, context.now()
+    if body["metadata"].get("deletionTimestamp"):
+        await write_status(context, who, previous, terminating_status(who, previous, now))
+        return None
     try:
         agent = agent_memory.parse(body)
     except InvalidSpec as error:

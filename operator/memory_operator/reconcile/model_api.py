@@ -18,8 +18,6 @@ async def reconcile_model_api(context: Context, key: ObjectKey) -> float | None:
     if body is None:
         context.probes.pop(key, None)
         return None
-    if body["metadata"].get("deletionTimestamp"):
-        return None
     who, previous, now = identity(body), body.get("status") or {}, context.now()
     try:
         model = model_api.parse(body)

@@ -297,16 +297,16 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         context.pods.pop(ReconcileKey(names.MEMORY_STORE, key), None)
         _wake_next(context)
         return None
-    if body["metadata"].get("deletionTimestamp"):
+    is_being_deleted = bool(body["metadata"].get("deletionTimestamp"))
+    if is_being_deleted:
         context.rollouts.forget(key)
-        _wake_next(context)
-        return None
     who, previous, now = identity(body), body.get("status") or {}, context.now()
     try:
         store = typed(context, body)
     except InvalidSpec as error:
         await write_status(context, who, previous, refused_status(who, previous, error.problems, now))
         await _revoke(context, who)
+        _wake_next(context)
         return None
     own_key = ReconcileKey(who.kind, key)
     children = context.cache.children(own_key)
@@ -328,7 +328,8 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     problems: tuple[ApplyProblem, ...] = ()
     staged: frozenset[ChildKey] = frozenset()
     has_bindings = (kinds.CONFIG_MAP.name, names.bindings(key.name, 0)) in children
-    if has_bindings or has_started or not store.spec.paused:
+    is_left_alone = store.spec.paused or is_being_deleted
+    if has_bindings or has_started or not is_left_alone:
         rows = _rows(context, store)
         inputs = StoreInputs(
             store=store,
@@ -337,15 +338,17 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             parts=bindings.layout(rows, _placement(children, who)),
             existing_claim=existing_claim(known_claim.claim) if known_claim and known_claim.claim else None,
             earlier_accounts=earlier,
-            may_grow=not store.spec.paused,
+            may_grow=not is_left_alone,
             may_start=may_start,
         )
         wanted, made = _wanted(context, inputs)
-        if store.spec.paused:
+        if is_left_alone:
             # Whose memory is whose is no matter of the pods: a permission that is taken back must not stay in force.
             # Nor is what becomes of the memory with the store: the claim alone is not made again.
             written = {(kinds.CONFIG_MAP.name, names.bindings(key.name, number)) for number in inputs.parts}
             written |= {claim_key} & children.keys()
+            # What has gone with a store that is being deleted must not come back, and hold that up.
+            written &= children.keys() if is_being_deleted else written
             kept = frozenset(wanted.digests) - written
         else:
             staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
@@ -379,6 +382,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         waits_for_models=not may_start,
         held_by=_held_by(states, models) if has_started and not store.spec.paused else None,
         waits_for_turn=bool(staged),
+        is_being_deleted=is_being_deleted,
         problems=problems,
         selector=selector,
         schema_name=None if store.is_local else config.schema_name(store),

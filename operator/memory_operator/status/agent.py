@@ -218,3 +218,21 @@ def refused_status(
 ) -> dict[str, Any]:
     """Return the status of an AgentMemory with a spec that breaks a rule; what runs is left alone."""
     return invalid_status(who, previous, problems, now, refused=(ConditionType.ACCEPTED, ConditionType.READY))
+
+
+def terminating_status(who: Identity, previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the status of an AgentMemory that somebody's finalizer holds in deletion: it is bound no more."""
+    message = "The binding is being deleted; somebody's finalizer holds that up. The store has forgotten it."
+    told_anew = (ConditionType.READY, ConditionType.STALLED, ConditionType.RECONCILING, ConditionType.MEMORY_DEGRADED)
+    found = [
+        Condition(ConditionType.READY, False, Reason.TERMINATING, message),
+        Condition(ConditionType.RECONCILING, True, Reason.TERMINATING, message),
+        *(item for kind in ConditionType if kind not in told_anew and (item := conditions.kept(previous, kind))),
+    ]
+    if "audience" in previous:
+        found.append(Condition(ConditionType.MEMORY_DEGRADED, True, Reason.TERMINATING, message))
+    return {
+        **{name: value for name, value in previous.items() if name != "bound"},
+        "observedGeneration": who.generation,
+        "conditions": conditions.merge(previous, found, who.generation, now),
+    }

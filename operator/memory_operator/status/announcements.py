@@ -21,7 +21,9 @@ _ANNOUNCED: Final = {
 _ANNOUNCED_REASONS: Final = frozenset({Reason.VOLUME_REPLACED})
 """Reasons that are worth one wherever they stand: nothing stopped, and somebody must hear of it all the same."""
 
-_EXPECTED: Final = frozenset({Reason.AVAILABLE, Reason.ACCEPTED, Reason.PAUSED, Reason.SCALED_TO_ZERO, *STARTING})
+_EXPECTED: Final = frozenset(
+    {Reason.AVAILABLE, Reason.ACCEPTED, Reason.PAUSED, Reason.SCALED_TO_ZERO, Reason.TERMINATING, *STARTING}
+)
 """Reasons that nobody has to act on: somebody asked for it, or it passes."""
 
 

@@ -136,6 +136,8 @@ class StoreSnapshot:
     """The ModelAPI without which a store that has started cannot be changed."""
     waits_for_turn: bool = False
     """Whether a newer pod template waits until fewer stores are rolled out."""
+    is_being_deleted: bool = False
+    """Whether somebody's finalizer holds up its deletion: its bindings are kept, and nothing else is made again."""
     problems: tuple[ApplyProblem, ...] = ()
     selector: Mapping[str, str] = field(default_factory=dict)
     schema_name: str | None = None

@@ -29,6 +29,7 @@ _BEFORE_A_START: Final = frozenset(
 _SERVING_KINDS: Final = frozenset({"Deployment", "Service"})
 """Kinds without which nobody is served; what else somebody has the name of is told by `Stalled` alone."""
 _CLAIM: Final = "PersistentVolumeClaim"
+_TERMINATING: Final = "The store is being deleted; somebody's finalizer holds that up."
 _BLOCKING_PARTS: Final = (Part.SECRETS, Part.SCHEMA, Part.STORAGE, Part.EMBEDDING, Part.BINDINGS)
 """Parts that can keep a pod from being ready, the cause before its effects."""
 
@@ -51,16 +52,8 @@ def _sentence(health: PartHealth) -> str:
     return f"{first.capitalize()} {rest}." if first.islower() and first.isalpha() and rest else f"{words}."
 
 
-def _kept(previous: Mapping[str, Any], kind: ConditionType) -> Condition | None:
-    old = conditions.by_type(previous).get(kind)
-    if old is None:
-        return None
-    status = {"True": True, "False": False}.get(old["status"])
-    return Condition(kind, status, old["reason"], old.get("message", ""))
-
-
 def _unknown(previous: Mapping[str, Any], kind: ConditionType) -> Condition:
-    kept = _kept(previous, kind)
+    kept = conditions.kept(previous, kind)
     return kept or Condition(kind, None, Reason.NOT_REPORTED, "No replica has reported yet.")
 
 
@@ -171,6 +164,8 @@ def _held_back(model: ModelState) -> str:
 def _progressing(snapshot: StoreSnapshot) -> Condition:
     kind = ConditionType.PROGRESSING
     state = snapshot.deployment
+    if snapshot.is_being_deleted:
+        return Condition(kind, False, Reason.TERMINATING, _TERMINATING)
     if snapshot.held_by is not None:
         return Condition(kind, False, Reason.WAITING_FOR_MODEL_API, _held_back(snapshot.held_by))
     if state is None:
@@ -210,6 +205,14 @@ def _unready_pods(previous: Mapping[str, Any], snapshot: StoreSnapshot, wanted: 
 def _ready(
     store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot, now: datetime, patience: timedelta
 ) -> Condition:
+    if snapshot.is_being_deleted and (snapshot.deployment is None or snapshot.deployment.ready == 0):
+        return Condition(ConditionType.READY, False, Reason.TERMINATING, _TERMINATING)
+    return _serving(store, previous, snapshot, now, patience)
+
+
+def _serving(
+    store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSnapshot, now: datetime, patience: timedelta
+) -> Condition:
     kind = ConditionType.READY
     for problem in snapshot.problems:
         if problem.reason is Reason.NAME_CONFLICT and problem.kind in _SERVING_KINDS:
@@ -237,10 +240,10 @@ def _ready(
     health = snapshot.health
     if health is None or (not health.reports and health.unreachable_since is None):
         message = "Waits for the first health report."
-        kept = _kept(previous, kind)
+        kept = conditions.kept(previous, kind)
         return kept if kept and kept.status else Condition(kind, None, Reason.HEALTH_UNKNOWN, message)
     if not health.reports and health.unreachable_since is not None:
-        if now - health.unreachable_since < patience and (kept := _kept(previous, kind)):
+        if now - health.unreachable_since < patience and (kept := conditions.kept(previous, kind)):
             return kept
         why = health.failures[0] if health.failures else "no address"
         return Condition(kind, None, Reason.HEALTH_UNREACHABLE, f"Ready pods do not give a health report: {why}.")
@@ -264,6 +267,8 @@ def _stalled(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
 def _reconciling(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
     kind = ConditionType.RECONCILING
     state = snapshot.deployment
+    if snapshot.is_being_deleted:
+        return Condition(kind, True, Reason.TERMINATING, _TERMINATING)
     if snapshot.held_by is not None:
         return Condition(kind, True, Reason.WAITING_FOR_MODEL_API, _held_back(snapshot.held_by))
     if state is None and not snapshot.waits_for_models:
@@ -350,5 +355,5 @@ def refused_status(
 ) -> dict[str, Any]:
     """Return the status of a store with a spec that breaks a rule; what runs is left alone, and told as before."""
     told_anew = (ConditionType.READY, ConditionType.STALLED, ConditionType.RECONCILING)
-    kept = [_kept(previous, kind) for kind in ConditionType if kind not in told_anew]
+    kept = [conditions.kept(previous, kind) for kind in ConditionType if kind not in told_anew]
     return invalid_status(who, previous, problems, now, kept=[item for item in kept if item is not None])

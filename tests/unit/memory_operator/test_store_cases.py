@@ -668,6 +668,88 @@ async def test_a_permission_is_taken_back_and_given_while_a_store_is_paused(worl
     assert world.of_agent(agent, "Ready") == ("True", "Bound")
 
 
+def _hold_in_deletion(world: World, kind: Kind, name: str) -> None:
+    """Delete an object that a finalizer of somebody else holds."""
+    moment = {"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": ["example.com/hold"]}
+    world.cluster.edit(kind, ObjectKey("a", name), lambda live: live["metadata"].update(moment))
+
+
+async def test_a_store_that_is_held_in_deletion_keeps_its_bindings_and_says_so(world: World) -> None:
+    store = await world.ready_store()
+    world.agent("gone")
+    stays = world.agent("stays")
+    await world.settle()
+    await world.make_ready(store)
+    _hold_in_deletion(world, kinds.MEMORY_STORE, "notes")
+    await world.settle()
+    assert world.of_store(store, "Reconciling") == ("True", "Terminating")
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    world.cluster.remove(kinds.AGENT_MEMORY, "a", "gone")
+    await world.settle()
+    await _mint(world)
+    await world.settle(5)
+    assert _rows(world) == ["a.stays.json"]
+    assert world.of_agent(stays, "MemoryDegraded") == ("False", "MemoryHealthy")
+    world.cluster.remove(kinds.DEPLOYMENT, "a", "notes-memory")
+    await world.settle(10)
+    assert world.find(kinds.DEPLOYMENT, "notes-memory") is None
+    assert world.of_store(store, "Ready") == ("False", "Terminating")
+    assert world.of_store(store, "Progressing") == ("False", "Terminating")
+    assert world.of_agent(stays, "MemoryDegraded") == ("True", "StoreNotReady")
+
+
+async def test_what_has_gone_with_a_store_that_is_being_deleted_does_not_come_back(world: World) -> None:
+    store = await world.ready_store()
+    _hold_in_deletion(world, kinds.MEMORY_STORE, "notes")
+    await world.settle()
+    for kind, key in list(world.cluster.objects):
+        if kind in {item.name for item in kinds.CHILDREN}:
+            world.cluster.remove(kinds.ALL[kind], key.namespace, key.name)
+    world.agent("late")
+    await world.restart()
+    await world.settle(10)
+    assert children(world) == {("ClusterRoleBinding", "memplane-token-review"), ("ConfigMap", "late-memory")}
+    assert world.of_store(store, "Ready") == ("False", "Terminating")
+
+
+async def test_a_claim_is_kept_by_a_policy_that_is_changed_while_its_store_is_held_in_deletion(world: World) -> None:
+    await world.ready_store(**_local(persistentVolumeClaimRetentionPolicy="Delete"))
+    _hold_in_deletion(world, kinds.MEMORY_STORE, "notes")
+    world.store(**_local(persistentVolumeClaimRetentionPolicy="Retain"))
+    await world.settle()
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    world.cluster.collect_garbage()
+    assert world.find(kinds.CLAIM, CLAIM.name) is not None
+
+
+async def test_an_agent_that_is_held_in_deletion_has_no_row_and_says_so(world: World) -> None:
+    store = await world.ready_store()
+    agent = world.agent()
+    await world.settle()
+    await world.make_ready(store)
+    assert world.of_agent(agent, "Ready") == ("True", "Bound")
+    _hold_in_deletion(world, kinds.AGENT_MEMORY, "helper")
+    await world.settle(5)
+    assert _rows(world) == []
+    assert world.of_agent(agent, "Ready") == ("False", "Terminating")
+    assert world.of_agent(agent, "MemoryDegraded") == ("True", "Terminating")
+    before = len(world.cluster.writes)
+    world.context.queue.add(ReconcileKey("AgentMemory", agent))
+    await world.settle(5)
+    assert world.writes_since(before) == []
+
+
+async def test_a_model_endpoint_that_is_held_in_deletion_is_still_probed(world: World) -> None:
+    model = world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://llm"})
+    world.answers["gpt"] = REACHABLE
+    await world.settle()
+    _hold_in_deletion(world, kinds.MODEL_API, "gpt")
+    world.answers["gpt"] = ProbeResult(Reason.UNREACHABLE, "Does not answer in time.")
+    world.context.watch_model(model)
+    await world.settle()
+    assert world.condition(kinds.MODEL_API, model, "Ready") == ("False", "Unreachable")
+
+
 async def test_a_store_that_is_paused_from_the_start_is_not_begun(world: World) -> None:
     world.store(paused=True)
     world.agent()
