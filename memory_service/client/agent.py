@@ -16,9 +16,10 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field, ValidationError
 
-from memory_service.client import errors
+from memory_service.client import errors, flushes
 from memory_service.client.cleaning import storable_json
 from memory_service.client.client import MemoryClient
+from memory_service.client.errors import ServiceUnavailable
 from memory_service.client.requests import TurnLike
 from memory_service.client.results import Written
 from memory_service.client.sync import Blocking, Direct, SyncMemoryClient
@@ -30,11 +31,6 @@ from memory_service.contract.turns import Turn
 from memory_service.contract.verbs import Degraded, Outcome
 
 T = TypeVar("T")
-
-MAX_TURNS_PER_FLUSH = 200
-"""Turns of one write of a flush, below the limit of the wire; more are sent in several writes, in order."""
-MAX_CHARS_PER_FLUSH = 1_500_000
-"""Characters of one write of a flush: four bytes each stay below the largest body. One turn may be as long alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +149,38 @@ class AgentMemory:
         )
 
     async def after_run(
-        self, turns: Iterable[TurnLike], *, failure_mode: FailureMode | str | None = None
+        self,
+        turns: Iterable[TurnLike],
+        *,
+        idempotency_key: str | None = None,
+        failure_mode: FailureMode | str | None = None,
     ) -> tuple[Written, ...]:
         """Keep what was said: on this machine's disk first, then in the service. One result per write.
 
+        All turns are checked before the first one is sent. A repeat with the same key and turns is stored once.
+
         Raises:
             ContractError: the turns are wrong.
-            ServiceUnavailable: under `strict` only.
+            ServiceUnavailable: under `strict` only; repeat with the `idempotency_key` that the error carries.
         """
-        return tuple(
-            [
-                await self._client.write(
-                    self.session_id, batch, workspace=self._workspace, durable=True, failure_mode=failure_mode
-                )
-                for batch in _batches(turns)
-            ]
-        )
+        flush = flushes.flush(turns, idempotency_key)
+        try:
+            return tuple(
+                [
+                    await self._client.write(
+                        self.session_id,
+                        batch,
+                        workspace=self._workspace,
+                        idempotency_key=flush.key_of(number),
+                        durable=True,
+                        failure_mode=failure_mode,
+                    )
+                    for number, batch in enumerate(flush.writes)
+                ]
+            )
+        except ServiceUnavailable as error:
+            error.idempotency_key = flush.key
+            raise
 
     async def search_memory(self, /, *args: Any, **arguments: Any) -> dict[str, Any]:
         """Search long-term memory; the tool. Arguments as in `SearchMemory`, and no others.
@@ -252,18 +264,3 @@ def _named(tool: str, first: str, args: tuple[Any, ...], arguments: Mapping[str,
     if len(args) > 1 or (args and first in arguments):
         raise errors.invalid(f"{tool} takes {first!r} once and everything else by name")
     return {first: args[0], **arguments} if args else dict(arguments)
-
-
-def _batches(turns: Iterable[TurnLike]) -> Iterable[list[TurnLike]]:
-    """Cut a flush into writes that fit the wire, in order."""
-    batch: list[TurnLike] = []
-    size = 0
-    for turn in turns:
-        length = len(str(storable_json(turn if isinstance(turn, Mapping) else turn.model_dump(mode="json"))))
-        if batch and (len(batch) >= MAX_TURNS_PER_FLUSH or size + length > MAX_CHARS_PER_FLUSH):
-            yield batch
-            batch, size = [], 0
-        batch.append(turn)
-        size += length
-    if batch:
-        yield batch

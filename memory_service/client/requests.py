@@ -115,7 +115,12 @@ def _json(model: BaseModel) -> dict[str, Any]:
     return model.model_dump(mode="json", exclude_unset=True)
 
 
-def _key(key: str | None) -> str:
+def checked_key(key: str | None) -> str:
+    """Return an idempotency key, a new one for None.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
     return _text("idempotency_key", key, IDEMPOTENCY_KEY_PATTERN) if key is not None else new_key()
 
 
@@ -149,6 +154,31 @@ TurnLike = NewTurn | Mapping[str, Any]
 """A turn to write: a NewTurn, or its fields as a mapping."""
 
 
+class _Turns(Wire):
+    """Turns of one flush, however many."""
+
+    turns: tuple[NewTurn, ...]
+
+
+def checked_turns(turns: Iterable[TurnLike], key: str) -> tuple[NewTurn, ...]:
+    """Return turns with their ids; those without one get theirs from the key.
+
+    Raises:
+        InvalidRequest: one is wrong.
+    """
+    return _checked(_Turns, "the flush", turns=_identified(turns, key)).turns
+
+
+def _identified(turns: Iterable[TurnLike], key: str) -> list[Any]:
+    given: list[Any] = []
+    for index, turn in enumerate(turns):
+        fields = _json(turn) if isinstance(turn, NewTurn) else dict(turn) if isinstance(turn, Mapping) else turn
+        if isinstance(fields, dict) and fields.get("id") is None:
+            fields["id"] = turn_id(key, index)
+        given.append(fields)
+    return given
+
+
 def write(
     session_id: str,
     turns: Iterable[TurnLike],
@@ -160,18 +190,12 @@ def write(
     idempotency_key: str | None = None,
 ) -> Request[WriteResponse]:
     """Append turns to a session. Turns without an id get one made from the idempotency key."""
-    key = _key(idempotency_key)
-    given: list[Any] = []
-    for index, turn in enumerate(turns):
-        fields = _json(turn) if isinstance(turn, NewTurn) else dict(turn) if isinstance(turn, Mapping) else turn
-        if isinstance(fields, dict) and fields.get("id") is None:
-            fields["id"] = turn_id(key, index)
-        given.append(fields)
+    key = checked_key(idempotency_key)
     body = _checked(
         WriteRequest,
         "the write",
         session_id=session_id,
-        turns=given,
+        turns=_identified(turns, key),
         workspace=workspace,
         infer=infer,
         generation=generation,
@@ -188,7 +212,7 @@ def recall(query: str, **options: Any) -> Request[RecallResponse]:
 
 def remember(text: str, *, idempotency_key: str | None = None, **options: Any) -> Request[RememberResponse]:
     """Save a fact now."""
-    key = _key(idempotency_key)
+    key = checked_key(idempotency_key)
     body = _checked(RememberRequest, "the fact", text=text, **options)
     return Request("remember", "POST", "/v1/facts", RememberResponse, body=_json(body), idempotency_key=key)
 
@@ -205,7 +229,7 @@ def forget(
     """Erase the binding's scope, or a session."""
     body = _checked(ForgetRequest, "the erasure", scope=scope, session_id=session_id, confirm=True)
     return Request(
-        "forget", "POST", "/v1/forget", ForgetResponse, body=_json(body), idempotency_key=_key(idempotency_key)
+        "forget", "POST", "/v1/forget", ForgetResponse, body=_json(body), idempotency_key=checked_key(idempotency_key)
     )
 
 
@@ -221,13 +245,13 @@ def facts_patch(fact_id: str, *, idempotency_key: str | None = None, **changes: 
         body = FactPatch.model_validate({name: _plain(value) for name, value in changes.items()})
     except ValidationError as error:
         raise errors.from_validation(error, "the correction") from error
-    return Request("facts.patch", "PATCH", path, Item, body=_json(body), idempotency_key=_key(idempotency_key))
+    return Request("facts.patch", "PATCH", path, Item, body=_json(body), idempotency_key=checked_key(idempotency_key))
 
 
 def facts_delete(fact_id: str, *, idempotency_key: str | None = None) -> Request[ForgetResponse]:
     """Delete one fact."""
     path = f"/v1/facts/{_id('fact_id', fact_id)}"
-    return Request("facts.delete", "DELETE", path, ForgetResponse, idempotency_key=_key(idempotency_key))
+    return Request("facts.delete", "DELETE", path, ForgetResponse, idempotency_key=checked_key(idempotency_key))
 
 
 def facts_list(
@@ -258,7 +282,7 @@ def facts_batch(
         "/v1/facts/batch",
         FactBatchResponse,
         body=_json(body),
-        idempotency_key=_key(idempotency_key),
+        idempotency_key=checked_key(idempotency_key),
     )
 
 
@@ -271,7 +295,9 @@ def facts_supersede(fact_id: str, text: str, *, idempotency_key: str | None = No
     """Put another statement in a fact's place; the old one keeps its validity and its successor."""
     path = f"/v1/facts/{_id('fact_id', fact_id)}/supersede"
     body = _checked(SupersedeRequest, "the statement", text=text, **options)
-    return Request("facts.supersede", "POST", path, Item, body=_json(body), idempotency_key=_key(idempotency_key))
+    return Request(
+        "facts.supersede", "POST", path, Item, body=_json(body), idempotency_key=checked_key(idempotency_key)
+    )
 
 
 def sessions_list(
@@ -314,7 +340,7 @@ def sessions_act(
         path,
         SessionActionResponse,
         body=_json(body),
-        idempotency_key=_key(idempotency_key),
+        idempotency_key=checked_key(idempotency_key),
     )
 
 
@@ -339,7 +365,7 @@ def jobs_get(job_id: str) -> Request[Job]:
 def jobs_retry(job_id: str, *, idempotency_key: str | None = None) -> Request[Job]:
     """Put a job back into the queue."""
     path = f"/v1/jobs/{_id('job_id', job_id)}/retry"
-    return Request("jobs.retry", "POST", path, Job, body={}, idempotency_key=_key(idempotency_key))
+    return Request("jobs.retry", "POST", path, Job, body={}, idempotency_key=checked_key(idempotency_key))
 
 
 def receipts_get(receipt_id: str) -> Request[Receipt]:
@@ -382,7 +408,7 @@ def admin_erase(
         "/v1/admin/erase",
         ForgetResponse,
         body=_json(body),
-        idempotency_key=_key(idempotency_key),
+        idempotency_key=checked_key(idempotency_key),
     )
 
 
@@ -407,7 +433,7 @@ def admin_replay(
         "/v1/admin/jobs/replay",
         ReplayResponse,
         body=_json(body),
-        idempotency_key=_key(idempotency_key),
+        idempotency_key=checked_key(idempotency_key),
     )
 
 
@@ -428,5 +454,5 @@ def admin_import(lines: Sequence[Mapping[str, Any]], *, idempotency_key: str | N
         "/v1/admin/import",
         ImportResponse,
         body=_json(body),
-        idempotency_key=_key(idempotency_key),
+        idempotency_key=checked_key(idempotency_key),
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from memory_service.client import AgentMemory, InvalidRequest, SyncAgentMemory, SyncMemoryClient
+from memory_service.client import AgentMemory, InvalidRequest, ServiceUnavailable, SyncAgentMemory, SyncMemoryClient
 from memory_service.contract.scopes import Tier
 from memory_service.contract.verbs import Outcome
-from tests.fakes.memory_server import MemoryServer, problem
+from tests.fakes.memory_server import MemoryServer, Received, problem, store_and_drop
 from tests.integration.client.conftest import MakeClient
 
 OWNERS = (
@@ -65,6 +67,36 @@ async def test_a_long_flush_is_sent_in_parts_and_in_order(server: MemoryServer, 
     written = await AgentMemory(make_client(), "s1").after_run(iter(turns))
     assert [len(part.seqs) for part in written] == [200, 200, 50]
     assert server.texts("s1") == [turn["content"] for turn in turns]
+
+
+async def test_a_wrong_turn_anywhere_in_a_long_flush_is_named_before_any_of_it_is_sent(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    memory = AgentMemory(make_client(), "s1")
+    turns: list[Any] = [{"role": "user", "content": f"t{number}"} for number in range(250)]
+    for wrong in ({"role": "usr", "content": "x"}, "hello"):
+        with pytest.raises(InvalidRequest) as caught:
+            await memory.after_run([*turns, wrong])
+        assert {error.field.split(".")[1] for error in caught.value.problem.errors} == {"250"}
+    assert server.requests == []
+
+
+async def test_a_flush_that_raised_is_stored_once_when_it_is_repeated_with_its_key(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    turns = [{"role": "user", "content": f"t{number}"} for number in range(250)]
+
+    def answered(server: MemoryServer, connection: socket.socket, request: Received) -> None:
+        server.send(connection, *server.handle(request))
+
+    server.faults.extend([answered, store_and_drop, store_and_drop])
+    with pytest.raises(ServiceUnavailable) as caught:
+        await AgentMemory(make_client(), "s1").after_run(turns, failure_mode="strict")
+    key = caught.value.idempotency_key
+    written = await AgentMemory(make_client(), "s1").after_run(turns, idempotency_key=key, failure_mode="strict")
+    assert [part.status for part in written] == ["stored", "stored"]
+    assert server.texts("s1") == [turn["content"] for turn in turns]
+    assert len({turn["id"] for request in server.requests for turn in request.body["turns"]}) == 250
 
 
 async def test_tools_follow_the_binding(server: MemoryServer, make_client: MakeClient) -> None:
