@@ -80,6 +80,11 @@ def query_terms(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_stems(text, with_ideographs=False)))
 
 
+def is_function_word(word: str) -> bool:
+    """Return whether a word in small letters is one that says nothing alone, and so is no term."""
+    return word in _STOP_WORDS
+
+
 def _stems(text: str, *, with_ideographs: bool) -> Iterable[str]:
     if text.isascii():
         return filter(None, [_stem(word[:MAX_WORD_CHARS]) for word in _ASCII_WORD.findall(text.lower())])

@@ -6,43 +6,26 @@ same rules: so eight sessions that say one thing leave one fact, and merging a b
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from memory_service.domain.lexical import terms
+from memory_service.domain import statements
 
 NEAR_EQUAL = 0.90
-"""Cosine from which two statements with the same words, or with one's words within the other's, are one statement.
-Sentences that differ in a name or number reach it too, so it never decides alone."""
+"""Cosine from which two statements with the same words, or of which one goes on where the other ends, are one.
+Sentences that differ in a name, a number or a "before" reach it too, so it never decides alone."""
 SAME_SUBJECT = 0.70
-"""Cosine from which two statements can be values of one attribute ("lives in Berlin", "lives in Hamburg")."""
-
-_ONE_VALUE_WORDS = (
-    "lives live living resides moved address home birthday born age name named nickname favourite favorite prefers "
-    "preferred works employer job title role phone number email timezone married engaged partner budget deadline "
-    "password language diet size weight height status version default located based"
-)
-_ONE_VALUE = frozenset(term for word in _ONE_VALUE_WORDS.split() for term in terms(word))
-"""Stems that speak of something which has one value at a time."""
-
-_NEGATION = re.compile(
-    r"\b(?:not|no longer|never|no more|stopped|quit|ended|cannot|without|isn't|aren't|wasn't|don't|doesn't|didn't|"
-    r"won't|can't|hasn't|haven't)\b",
-    re.IGNORECASE,
-)
-_NEGATING_TERMS = frozenset(term for word in ("never", "longer", "stopped", "quit", "ended") for term in terms(word))
-_UPDATE = re.compile(r"\b(?:now|no longer|anymore|changed|moved|switched|instead|since|as of|from now on)\b", re.I)
-_UPDATE_TERMS = frozenset(term for word in ("now", "changed", "moved", "switched", "instead") for term in terms(word))
+"""Cosine from which what an engine says that a statement contradicts is believed where the two share no word."""
 
 
 @dataclass(frozen=True)
 class Newcomer:
     """A candidate, or a fact that a caller saves. `updates` and `contradicts` come from the engine: `updates` is the
-    id of a known fact. `by_extraction` says that no person or agent asked for it.
+    id of a known fact, which no longer holds if `contradicts`. `by_extraction` says that no person or agent asked for
+    it.
     """
 
     text: str
@@ -61,6 +44,7 @@ class Known:
 
     `cosine` is None where it is not known. `active` is False for one that has a successor. `is_own` is False for one
     that whoever brings the newcomer may read but not change; `expired` is True for one that is past its time.
+    `said_before` is True for one that was said at the newcomer's time, but earlier in its session.
     """
 
     id: str
@@ -74,6 +58,7 @@ class Known:
     is_own: bool = True
     expires_at: datetime | None = None
     expired: bool = False
+    said_before: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,10 +110,10 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
 
     1. The same key, or the same dedupe key: the newer statement holds.
     2. The same text: known already; one without a key becomes the newcomer's if that has one.
-    3. The engine says which fact it updates: the newer statement holds.
-    4. Near in meaning and in words: the one that says more holds.
-    5. Near in meaning, same attribute of one value, other value (or the same statement negated): the newer one holds.
-    6. Else it is a new fact.
+    3. The engine says which fact it contradicts, and the two are about one thing: the newer statement holds.
+    4. Near in meaning, and the same words or all of them with more after them: the one that says more holds.
+    5. Another value of one attribute, or the same statement denied, beyond doubt: the newer statement holds.
+    6. Else it is a new fact. Two facts where one would do cost room; a fact that is lost is lost.
 
     Extraction never changes a pinned fact, and nobody one that is another's: a contradiction is stored beside it.
     What has expired counts by its label alone.
@@ -147,40 +132,37 @@ def decide(newcomer: Newcomer, known: Sequence[Known]) -> Decision:
         active = [fact for fact in active if fact.key is None]
     for fact in order:
         # A repeat of what was superseded is old news, unless it was said again after that.
-        if normal_text(fact.text) == normal_text(newcomer.text) and (fact.active or newcomer.said_at <= fact.said_at):
+        is_said = fact.active or newcomer.said_at <= fact.said_at
+        is_equal = normal_text(fact.text) == normal_text(newcomer.text)
+        if is_said and is_equal and statements.same(fact.text, newcomer.text):
             if newcomer.key is None:
                 return Ignore(fact.id, "same")
             if fact.active and fact.is_own:
                 return Replace(fact.id)
     for fact in active:
-        if newcomer.updates == fact.id:
+        if newcomer.contradicts and newcomer.updates == fact.id and _is_about(newcomer, fact):
             return _newest(newcomer, fact)
-    mine = terms(newcomer.text)
-    near = [
-        (fact, terms(fact.text))
-        for fact in order
-        if (fact.cosine or 0.0) >= NEAR_EQUAL and _is_negated(newcomer.text) == _is_negated(fact.text)
-    ]
-    for fact, theirs in near:
-        if newcomer.key is None and _is_within(mine, theirs) and (fact.active or newcomer.said_at <= fact.said_at):
-            if mine == theirs:
+    near = [fact for fact in order if (fact.cosine or 0.0) >= NEAR_EQUAL]
+    for fact in near:
+        if newcomer.key is None and (fact.active or newcomer.said_at <= fact.said_at):
+            if statements.same(newcomer.text, fact.text):
                 return Ignore(fact.id, "same")
-            if not outlives(newcomer.expires_at, fact.expires_at):
+            outlasts = outlives(newcomer.expires_at, fact.expires_at) and not newcomer.by_extraction
+            if statements.says_more(fact.text, newcomer.text) and not outlasts:
                 return Ignore(fact.id, "less")
-    for fact, theirs in near:
-        says_more = bool(theirs) and mine != theirs and _is_within(theirs, mine)
-        if fact.active and says_more and newcomer.said_at >= fact.said_at and fact.key is None:
+    for fact in near:
+        is_later = newcomer.said_at >= fact.said_at
+        if fact.active and is_later and fact.key is None and statements.says_more(newcomer.text, fact.text):
             return Supersede(fact.id) if _may_change(newcomer, fact) else Add()
     for fact in active:
-        if (fact.cosine or 0.0) >= SAME_SUBJECT and _contradict(newcomer.text, frozenset(mine), fact.text):
+        if statements.contradict(newcomer.text, fact.text):
             return _newest(newcomer, fact)
     return Add()
 
 
-def _is_within(some: Sequence[str], whole: Sequence[str]) -> bool:
-    """Return whether the words of one statement stand in the other in the same order: who did what to whom is kept."""
-    rest = iter(whole)
-    return all(word in rest for word in some)
+def _is_about(newcomer: Newcomer, fact: Known) -> bool:
+    """Return whether two statements can be about one thing: an engine that was talked into it names any fact."""
+    return (fact.cosine or 0.0) >= SAME_SUBJECT or statements.share_a_word(newcomer.text, fact.text)
 
 
 def normal_text(text: str) -> str:
@@ -233,23 +215,7 @@ def _newest(newcomer: Newcomer, fact: Known) -> Decision:
     """Let the newer of two statements hold. What has a key changes by its key alone."""
     if newcomer.said_at < fact.said_at:
         return Ignore(fact.id, "older")
-    if newcomer.said_at == fact.said_at or fact.key is not None or not _may_change(newcomer, fact):
+    is_later = newcomer.said_at > fact.said_at or fact.said_before
+    if not is_later or fact.key is not None or not _may_change(newcomer, fact):
         return Add()
     return Supersede(fact.id)
-
-
-def _is_negated(text: str) -> bool:
-    return _NEGATION.search(text.replace("’", "'")) is not None
-
-
-def _contradict(text: str, mine: frozenset[str], other: str) -> bool:
-    theirs = frozenset(terms(other))
-    noise = _UPDATE_TERMS | _NEGATING_TERMS
-    left, right = mine - noise, theirs - noise
-    common = left & right
-    if _is_negated(text) != _is_negated(other):
-        return bool(common) and (left <= right or right <= left)
-    if not common or not 0 < len(left - right) <= 3 or not 0 < len(right - left) <= 3:
-        return False
-    # Same frame, other value: the frame has to name an attribute that has one value, and to be most of the shorter.
-    return bool(common & _ONE_VALUE) and 2 * len(common) >= min(len(left), len(right))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Literal
 
 from memory_service.contract.scopes import Scope
-from memory_service.domain import merging
+from memory_service.domain import lexical, merging
 from memory_service.errors import FieldProblem, Forbidden
-from memory_service.ports.records import FactChange, FactDraft, FactRow
+from memory_service.ports.records import FactChange, FactDraft, FactRow, FactSource
 from memory_service.ports.storage import Transaction
 
 Action = Literal["added", "replaced", "superseded", "ignored"]
@@ -32,7 +33,7 @@ def save_fact(
     Raises:
         Forbidden: the draft's label is that of another agent's fact under `shared`.
     """
-    found = _rivals(tx, draft, now)
+    found = _rivals(tx, draft, newcomer.updates, now)
     decision = merging.decide(newcomer, [known for known, _ in found.values()])
     match decision:
         case merging.Add():
@@ -46,6 +47,11 @@ def save_fact(
             raise _not_ones_own(draft, found[fact_id][1])
         case merging.Supersede(fact_id):
             new_id = str(uuid.uuid4())
+            if newcomer.by_extraction:
+                old = found[fact_id][1]
+                if (old.tags or old.attributes) and not _goes_with(old, draft):
+                    return tx.facts.add(draft, fact_id=new_id, actor=actor, now=now), "added"
+                draft = _filed_as(draft, old)
             tx.facts.supersede(fact_id, successor_id=new_id, valid_to=draft.valid_from, actor=actor, now=now)
             if draft.dedupe_key is None:
                 draft = replace(draft, dedupe_key=found[fact_id][1].dedupe_key)
@@ -56,7 +62,7 @@ def save_fact(
                 # Only who said all of it is a source: what says less keeps nothing alive that an erasure takes.
                 tx.facts.add_source(row.id, draft.source)
             if reason in ("same", "less"):
-                row = _said_again(tx, draft, row, actor=actor, now=now)
+                row = _said_again(tx, draft, row, lasts=not newcomer.by_extraction, actor=actor, now=now)
             return row, "ignored"
 
 
@@ -75,12 +81,41 @@ def _not_ones_own(draft: FactDraft, row: FactRow) -> Forbidden:
     )
 
 
-def _said_again(tx: Transaction, draft: FactDraft, row: FactRow, *, actor: str, now: datetime) -> FactRow:
-    """Let a known fact count as said when it was said last, and last as long as what says the same would."""
+def _goes_with(row: FactRow, draft: FactDraft) -> bool:
+    """Return whether every erasure of what gave a fact its labels erases the draft as well."""
+    place = (draft.source.agent, draft.source.principal)
+    return all(
+        (source.agent, source.principal) == place and source.session in ("", draft.source.session)
+        for source in row.sources
+    )
+
+
+def _filed_as(draft: FactDraft, row: FactRow) -> FactDraft:
+    """Return what extraction found with what somebody gave the fact that it takes the place of: nobody asked for that
+    to go. An evidence is of the old words and stays with them.
+    """
+    draft = replace(draft, expires_at=draft.expires_at or row.expires_at)
+    if not _goes_with(row, draft):
+        return draft
+    category, tags = draft.category or row.category, draft.tags or row.tags
+    return replace(
+        draft,
+        category=category,
+        tags=tags,
+        importance=row.importance if draft.importance is None else draft.importance,
+        attributes=draft.attributes or row.attributes,
+        terms=lexical.terms(lexical.fact_index_text(draft.text, key=draft.key, category=category, tags=tags)),
+    )
+
+
+def _said_again(tx: Transaction, draft: FactDraft, row: FactRow, *, lasts: bool, actor: str, now: datetime) -> FactRow:
+    """Let a known fact count as said when it was said last and, if `lasts`, last as long as what says the same would:
+    an expiry that somebody set is not extraction's to move.
+    """
     fields: dict[str, datetime | None] = {}
     if draft.said_at > row.said_at:
         fields["said_at"] = draft.said_at
-    if merging.outlives(draft.expires_at, row.expires_at):
+    if lasts and merging.outlives(draft.expires_at, row.expires_at):
         fields["expires_at"] = draft.expires_at
     return tx.facts.change(row.id, FactChange(fields), event="restated", actor=actor, now=now) if fields else row
 
@@ -91,18 +126,21 @@ def _replace(tx: Transaction, draft: FactDraft, fact_id: str, *, actor: str, now
     return tx.facts.change(fact_id, change, event="replaced", actor=actor, now=now)
 
 
-def _rivals(tx: Transaction, draft: FactDraft, now: datetime) -> dict[str, tuple[merging.Known, FactRow]]:
+def _rivals(
+    tx: Transaction, draft: FactDraft, updates: str | None, now: datetime
+) -> dict[str, tuple[merging.Known, FactRow]]:
     rows: dict[str, tuple[FactRow, float | None]] = {}
     if draft.vector is not None:
         rows.update(
             {row.id: (row, cosine) for row, cosine in tx.facts.similar(draft.owner, draft.vector, limit=SIMILAR_FACTS)}
         )
-    labelled = [
+    named = [
         tx.facts.by_key(draft.owner, draft.key) if draft.key is not None else None,
         tx.facts.by_dedupe_key(draft.owner, draft.dedupe_key) if draft.dedupe_key is not None else None,
+        tx.facts.get(updates) if updates is not None else None,
     ]
-    for row in (*labelled, *tx.facts.by_text(draft.owner, draft.text)):
-        if row is not None:
+    for row in (*named, *tx.facts.by_text(draft.owner, draft.text)):
+        if row is not None and row.owner == draft.owner:
             rows.setdefault(row.id, (row, None))
     return {fact_id: (_known(draft, row, cosine, now), row) for fact_id, (row, cosine) in rows.items()}
 
@@ -120,4 +158,14 @@ def _known(draft: FactDraft, row: FactRow, cosine: float | None, now: datetime) 
         is_own=row.owner.scope is not Scope.SHARED or writer(row) == draft.source.agent,
         expires_at=row.expires_at,
         expired=row.expires_at is not None and row.expires_at <= now,
+        said_before=row.said_at == draft.said_at and _is_earlier(row.sources, draft.source),
+    )
+
+
+def _is_earlier(sources: Sequence[FactSource], source: FactSource) -> bool:
+    """Return whether all sources are turns of one session that come before those of another source."""
+    mine = (source.agent, source.principal, source.session)
+    return bool(source.seqs) and all(
+        (other.agent, other.principal, other.session) == mine and other.seqs and max(other.seqs) < min(source.seqs)
+        for other in sources
     )

@@ -86,7 +86,7 @@ async def extract(held: HeldJob) -> None:
         )
         if not moved:
             raise LeaseLost(held.job.id)
-        for candidate, vector in zip(candidates, vectors, strict=True):
+        for candidate, vector in _in_order(candidates, vectors, found.turns):
             said_at = min(_said_at(candidate, found.turns), now)
             newcomer = merging.Newcomer(
                 text=candidate.text,
@@ -161,6 +161,16 @@ async def _known_facts(services: Services, owner: Owner, text: str) -> Sequence[
 def _is_more(session: SessionRow, found: _Found) -> bool:
     """Return whether turns that were waiting when the job began still wait: then they are not left to the sweeper."""
     return len(found.turns) == MAX_EXTRACT_TURNS and session.last_seq > session.extracted_seq
+
+
+def _in_order(
+    candidates: Sequence[Candidate], vectors: Sequence[Vector | None], turns: Sequence[TurnRow]
+) -> list[tuple[Candidate, Vector | None]]:
+    """Return candidates with their vectors in the order in which they were said: a correction comes last."""
+    return sorted(
+        zip(candidates, vectors, strict=True),
+        key=lambda found: (_said_at(found[0], turns), max(found[0].seqs, default=turns[-1].seq)),
+    )
 
 
 def _said_at(candidate: Candidate, turns: Sequence[TurnRow]) -> datetime:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import timedelta
 
 import pytest
 
 from memory_service.contract.config import EmbeddingConfig, EngineName, ModelsConfig
 from memory_service.operations import facts
-from tests.fakes.model_server import DIMENSION, EMBEDDINGS, Gate, ModelServer
+from tests.fakes.model_server import CHAT, DIMENSION, EMBEDDINGS, Gate, ModelServer, Text
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import MODEL, Asker, Json, Service, item_texts, problem
 
@@ -315,6 +316,76 @@ async def test_a_contradiction_supersedes_and_the_past_stays_askable(start: Star
     before = await agent.recall("where does the user live", filters={"as_of": "2026-02-01T00:00:00Z"})
     facts = [item["text"] for item in before["long_term"]["items"] if item["tier"] == "fact"]
     assert facts == ["User lives in Oslo"]
+
+
+@pytest.mark.parametrize("engine", list(EngineName))
+async def test_of_a_value_and_its_correction_in_one_write_the_correction_holds(
+    start: Start, engine: EngineName
+) -> None:
+    service = await start(chat=True, engine=engine)
+    agent = service.agent()
+    await agent.write("I live in Oslo.", "Wait, that is old. I live in Bergen.")
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    assert await agent.texts() == ["User lives in Bergen"]
+
+
+async def _extracted(service: Service, agent: Asker, text: str, **more: object) -> None:
+    """Let the native engine find one fact in a turn."""
+    service.models.always(CHAT, Text(json.dumps({"facts": [{"text": text, "seqs": [1], **more}]})))
+    await agent.write(text)
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+
+
+async def test_a_fact_that_two_facts_of_one_attribute_follow_keeps_what_a_person_filed_it_under(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    ends = (service.clock.now() + timedelta(days=9)).isoformat()
+    filed = {"tags": ["travel"], "category": "home", "importance": 1.0, "attributes": {"crm": "42"}}
+    first = await agent.remember("User lives in Oslo", expires_at=ends, evidence="form 7", **filed)
+    await _extracted(service, agent, "User lives in Bergen")
+    (item,) = (await agent.post("/v1/list", {"tiers": ["fact"]}))["items"]
+    assert item["text"] == "User lives in Bergen"
+    assert {name: item[name] for name in filed} == filed
+    assert (item["expires_at"], item["evidence"]) == (first["expires_at"], None)
+    assert item_texts(await agent.recall("where does the user live", filters={"tags": ["travel"]})) == [item["text"]]
+
+
+async def test_labels_that_were_given_in_another_session_stay_with_their_fact(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    await agent.remember("User lives in Oslo", tags=["travel"], session_id="s0")
+    await _extracted(service, agent, "User lives in Bergen")
+    assert sorted(await agent.texts(tiers=["fact"])) == ["User lives in Bergen", "User lives in Oslo"]
+    await agent.forget(scope="session", session_id="s0")
+    assert await agent.texts(tiers=["fact"]) == ["User lives in Bergen"]
+
+
+async def test_extraction_does_not_move_the_expiry_that_somebody_set(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    ends = (service.clock.now() + timedelta(hours=1)).isoformat()
+    saved = await agent.remember("The guest code of the door is 4711", expires_at=ends)
+    await _extracted(service, agent, "The guest code of the door is 4711")
+    assert (await agent.get(f"/v1/facts/{saved['id']}"))["expires_at"] == saved["expires_at"]
+    await service.pass_time(hours=2)
+    assert await agent.texts(tiers=["fact"]) == []
+
+
+async def test_a_fact_that_the_engine_names_is_superseded_however_many_others_are_nearer(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    old = await agent.remember("Anna works for Siemens")
+    people = [f"Person{number} started a new position at the harbour of Turku" for number in range(12)]
+    await agent.post("/v1/facts/batch", {"facts": [{"text": text} for text in people]})
+    found = {"text": "Anna started a new position at the harbour of Turku", "updates": "k1", "contradicts": True}
+    service.models.always(CHAT, Text(json.dumps({"facts": [{**found, "seqs": [1]}]})))
+    await agent.write("Anna works for Siemens no more")
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    assert service.models.requests[-2].prompt.count('k1: "Anna works for Siemens"') == 1
+    assert (await agent.get(f"/v1/facts/{old['id']}"))["status"] == "superseded"
 
 
 async def test_ids_that_are_not_there_are_404_and_malformed_ones_422(agent: Asker) -> None:
