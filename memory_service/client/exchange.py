@@ -154,6 +154,8 @@ class Exchange:
             self.breaker.succeeded()
             if error.reason is UnavailableReason.QUOTA_EXCEEDED:
                 self._held_until[request.verb] = self.clock() + (error.retry_after or 1.0)
+        elif error.reason is UnavailableReason.CLOSED:
+            self.breaker.abandoned(admission)
         else:
             self.breaker.failed(admission, error.retry_after)
 

@@ -6,10 +6,7 @@ only there can one deadline cover a whole call, where a blocking socket's timeou
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import os
-import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -18,47 +15,10 @@ from memory_service.client import groups
 from memory_service.client.binding import ResolvedBinding
 from memory_service.client.client import MemoryClient
 from memory_service.client.outbox import Outbox
+from memory_service.client.runner import Runner
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Runner:
-    """An event loop in a daemon thread, started with the first call and again after a fork."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._pid = 0
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return what `call` returns; an interrupt here cancels it there."""
-        future = asyncio.run_coroutine_threadsafe(call, self._running())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """Stop the loop and wait for its thread."""
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None or self._pid != os.getpid():
-            return
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                loop = asyncio.new_event_loop()
-                self._loop, self._pid = loop, os.getpid()
-                self._thread = threading.Thread(target=loop.run_forever, name="memplane-client", daemon=True)
-                self._thread.start()
-            return self._loop
 
 
 class Direct(Generic[P, T]):
@@ -154,7 +114,8 @@ class SyncMemoryClient(Blocking):
     """
 
     def __init__(self, endpoint: str | None = None, **options: Any) -> None:
-        super().__init__(MemoryClient(endpoint, **options), Runner())
+        inner = MemoryClient(endpoint, **options)
+        super().__init__(inner, Runner(inner.aclose))
         self._make_groups()
 
     @classmethod
@@ -204,8 +165,10 @@ class SyncMemoryClient(Blocking):
         self.close()
 
     def close(self) -> None:
-        """Close connections and stop background delivery, for all views; what waits stays in the outbox."""
-        self._runner.run(self._inner.aclose())
+        """Close connections, end calls and stop background delivery, for all views; what waits stays in the outbox.
+
+        A call that another thread is in ends as in an outage, with the reason `ClientClosed`.
+        """
         self._runner.close()
 
     def _make_groups(self) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -33,6 +34,8 @@ class Transport:
         self._over = over
         self._pool: httpx.AsyncClient | None = None
         self._made_for: tuple[object, ...] = ()
+        self._in_flight: set[asyncio.Timeout] = set()
+        self._is_closed = False
 
     async def send(
         self, request: Request[Any], *, endpoint: str, headers: Mapping[str, str], ca: str | None, seconds: float
@@ -43,9 +46,11 @@ class Transport:
             ServiceUnavailable: there was none within `seconds`, or it is too large.
             InvalidRequest: the request cannot be put on the wire, for example a header with a line break.
         """
+        if self._is_closed:
+            raise _closed()
         url = endpoint.rstrip("/") + request.path
         try:
-            async with asyncio.timeout(seconds):
+            async with self._timeout(seconds):
                 pool = self._connections(endpoint, ca)
                 async with pool.stream(
                     request.method,
@@ -64,6 +69,8 @@ class Transport:
                             )
                     return Answer(answer.status_code, dict(answer.headers), bytes(content))
         except (TimeoutError, httpx.TimeoutException) as error:
+            if self._is_closed:
+                raise _closed() from error
             raise ServiceUnavailable(
                 f"{endpoint} did not answer {request.verb} within {seconds:g} s", reason=UnavailableReason.TIMEOUT
             ) from error
@@ -86,10 +93,23 @@ class Transport:
             ) from error
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections, and end the calls that wait for an answer."""
+        self._is_closed = True
         pool, self._pool = self._pool, None
         if pool is not None and self._made_for[0] is asyncio.get_running_loop():
+            for timeout in self._in_flight:
+                if not timeout.expired():
+                    timeout.reschedule(asyncio.get_running_loop().time())
             await pool.aclose()
+
+    @asynccontextmanager
+    async def _timeout(self, seconds: float) -> AsyncIterator[None]:
+        async with asyncio.timeout(seconds) as timeout:
+            self._in_flight.add(timeout)
+            try:
+                yield
+            finally:
+                self._in_flight.discard(timeout)
 
     def _connections(self, endpoint: str, ca: str | None) -> httpx.AsyncClient:
         secure = endpoint.startswith("https:")
@@ -107,6 +127,10 @@ class Transport:
             )
             self._made_for = made_for
         return self._pool
+
+
+def _closed() -> ServiceUnavailable:
+    return ServiceUnavailable("the client is closed; make a new one", reason=UnavailableReason.CLOSED)
 
 
 def _trust(ca: str | None) -> ssl.SSLContext:
