@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.client import without_values
 from memory_operator.cluster.keys import ReconcileKey, key_of, object_key, version
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd import conditions
@@ -16,6 +17,7 @@ from memory_operator.crd.base import ObjectKey
 from memory_operator.desired.ownership import is_ours, live_digest
 from memory_operator.desired.plan import Observed
 from memory_operator.desired.volume import ExistingClaim
+from memory_operator.status.pods import refusal
 from memory_operator.status.snapshot import ClaimState, DeploymentState
 
 
@@ -84,11 +86,13 @@ def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
     status = body.get("status") or {}
     by_type = conditions.by_type(status)
     progressing, available = by_type.get("Progressing", {}), by_type.get("Available", {})
-    has_missed = progressing.get("reason") == "ProgressDeadlineExceeded"
     since = (
         available.get("lastTransitionTime") if available.get("status") == "False" else progressing.get("lastUpdateTime")
     )
     generation, observed_generation = body["metadata"].get("generation", 0), status.get("observedGeneration", 0)
+    has_missed = progressing.get("reason") == "ProgressDeadlineExceeded" and observed_generation >= generation
+    failure = by_type.get("ReplicaFailure", {})
+    refused = without_values(failure.get("message") or "") if failure.get("status") == "True" else ""
     is_first = (body["metadata"].get("annotations") or {}).get(_REVISION) == "1"
     is_told = progressing.get("reason") in _ROLLING and not is_first
     return DeploymentState(
@@ -102,6 +106,8 @@ def deployment_state(body: Mapping[str, Any]) -> DeploymentState:
         has_missed_deadline=has_missed,
         message=progressing.get("message", "") if has_missed else "",
         stuck_since=conditions.parse_timestamp(since) if since else None,
+        is_paused=bool((body.get("spec") or {}).get("paused")),
+        refused=refusal(refused) if refused else "",
         is_rolling=0 < observed_generation < generation or (observed_generation > 0 and is_told),
     )
 
@@ -150,14 +156,15 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
     owner, controller_uid = _owner(body)
     annotations = body["metadata"].get("annotations") or {}
     earlier = annotations.get(names.EARLIER_ACCOUNTS_ANNOTATION) if kind == kinds.DEPLOYMENT else None
+    state = deployment_state(body) if kind == kinds.DEPLOYMENT else None
     return Child(
         kind=kind.name,
         key=key_of(body),
         uid=body["metadata"]["uid"],
         version=version(body),
-        observed=Observed(live_digest(body), controller_uid),
+        observed=Observed(live_digest(body), controller_uid, is_paused=state is not None and state.is_paused),
         owner=owner,
-        deployment=deployment_state(body) if kind == kinds.DEPLOYMENT else None,
+        deployment=state,
         claim=claim_state(body) if kind == kinds.CLAIM else None,
         data_keys=_data_keys(body) if kind == kinds.CONFIG_MAP else (),
         models=annotations.get(names.MODELS_ANNOTATION) if kind == kinds.CONFIG_MAP else None,

@@ -27,6 +27,8 @@ class Observed:
     """A desired digest that the server is known to have turned into `digest`."""
     applied_digest: str | None = None
     """What this process applied last, whatever has become of it."""
+    is_paused: bool = False
+    """Whether it is a Deployment that somebody has paused; nobody's spec asks for that."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def plan(
         if there is not None and there.controller_uid not in (None, owner_uid):
             conflicts.append(key)
             continue
-        if there is None or digest not in (there.digest, there.accepted_digest):
+        if there is None or there.is_paused or digest not in (there.digest, there.accepted_digest):
             apply.append(key)
     delete = [
         key

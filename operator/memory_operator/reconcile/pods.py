@@ -32,6 +32,10 @@ async def pod_trouble(
     patience = _PATIENCE_SECONDS - (now - state.stuck_since).total_seconds() if state.stuck_since else 0.0
     if patience > 0:
         return "", patience
+    if state.is_paused:
+        return "The Deployment is paused.", None
+    if state.refused:
+        return state.refused, None
     known = context.pods.get(owner)
     age = (now - known[0]).total_seconds() if known else _AGAIN_SECONDS
     if known is not None and age < _AGAIN_SECONDS:

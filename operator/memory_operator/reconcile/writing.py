@@ -10,6 +10,7 @@ from typing import Any
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.children import Child
 from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey
@@ -89,6 +90,8 @@ async def sync_children(
                     continue
             elif observed[key].applied_digest == desired[key]:
                 context.metrics.drift.labels(key[0]).inc()
+            if key in children and observed[key].is_paused:
+                await _resume(context, children[key])
             await apply(context, manifests[key], desired[key])
         except Refused as error:
             logger.warning("object refused", extra={"kind": key[0], "object": str(owner.key), "child": key[1]})
@@ -99,6 +102,16 @@ async def sync_children(
         context.metrics.writes.labels(kind_name, "delete").inc()
         context.cache.remove(kind, child.key, child.uid)
     return tuple(problems)
+
+
+async def _resume(context: Context, workload: Child) -> None:
+    """Take back that somebody has paused a Deployment: a field of nobody's, which an apply leaves as it is."""
+    kind = kinds.DEPLOYMENT
+    meta = {"name": workload.key.name, "namespace": workload.key.namespace, "resourceVersion": str(workload.version)}
+    live = await context.cluster.patch(kind, {"metadata": meta, "spec": {"paused": None}})
+    context.metrics.writes.labels(kind.name, "patch").inc()
+    context.cache.put(kind, live)
+    logger.warning("deployment resumed", extra={"child": workload.key.name})
 
 
 async def drop_keys(

@@ -170,11 +170,14 @@ def _transient(agent: AgentMemory, snapshot: AgentSnapshot, accepted: Condition)
     elif snapshot.problems:
         problem = snapshot.problems[0]
         found.append(Condition(ConditionType.STALLED, True, problem.reason, problem.message))
+    elif snapshot.deployment is not None and snapshot.deployment.has_missed_deadline:
+        message = snapshot.deployment.said(snapshot.deployment.message)
+        found.append(Condition(ConditionType.STALLED, True, Reason.PROGRESS_DEADLINE_EXCEEDED, message))
     elif agent.store is not None and snapshot.is_acknowledged is False:
         message = "The store does not use this binding yet."
         found.append(Condition(ConditionType.RECONCILING, True, Reason.BINDING_PENDING, message))
     elif snapshot.deployment is not None and not snapshot.deployment.is_rolled_out:
-        message = "The pods are being replaced."
+        message = snapshot.deployment.said("The pods are being replaced.")
         found.append(Condition(ConditionType.RECONCILING, True, Reason.ROLLOUT_IN_PROGRESS, message))
     return found
 

@@ -6,10 +6,12 @@ status and not a new one each time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _MESSAGE_LIMIT: Final = 200
+_REFUSED_POD: Final = re.compile(r'^(?:pods|Pod) "[^"]*" is (?:forbidden|invalid): ')
 _HARMLESS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 _WITH_MESSAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
@@ -20,6 +22,11 @@ _WITH_MESSAGE: Final = frozenset(
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MESSAGE_LIMIT else f"{line[:_MESSAGE_LIMIT]}…"
+
+
+def refusal(message: str) -> str:
+    """Return why the API server refuses pods, without the name of the one that it refused last."""
+    return f"The API server refuses the pods: {_shortened(_REFUSED_POD.sub('', message)).rstrip('.')}."
 
 
 def _of_container(status: Mapping[str, Any]) -> str | None:

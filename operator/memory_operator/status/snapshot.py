@@ -29,6 +29,10 @@ class DeploymentState:
     is_rolling: bool = False
     """Whether the Deployment controller says that pods are being replaced; a first start replaces none, and a missed
     deadline ends it."""
+    is_paused: bool = False
+    """Whether somebody has paused it: no pod is replaced."""
+    refused: str = ""
+    """What the API server says of pods that it does not let the controller make."""
     trouble: str = ""
     """What keeps a pod from running, once somebody has looked."""
 

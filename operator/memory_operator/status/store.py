@@ -260,7 +260,7 @@ def _stalled(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
         return Condition(kind, True, problem.reason, problem.message)
     state = snapshot.deployment
     if state is not None and state.has_missed_deadline:
-        return Condition(kind, True, Reason.PROGRESS_DEADLINE_EXCEEDED, state.message)
+        return Condition(kind, True, Reason.PROGRESS_DEADLINE_EXCEEDED, state.said(state.message))
     return None
 
 
@@ -277,7 +277,7 @@ def _reconciling(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | Non
         message = f"spec.replicas is {store.replicas}, and {state.wanted} stay wanted while spec.paused is true."
         return Condition(kind, True, Reason.PAUSED, message)
     if state is not None and (not state.is_rolled_out or state.wanted != store.replicas):
-        return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, "The pods are being replaced.")
+        return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, state.said("The pods are being replaced."))
     return None
 
 
@@ -317,6 +317,8 @@ def store_status(store: MemoryStore, snapshot: StoreSnapshot, now: datetime, pat
     """Return a valid store's status; `patience` is how long replicas may be silent before it counts."""
     previous = store.status
     jobs = (Part.JOBS,)
+    # Both at once would be read as that it still gets on.
+    stalled = _stalled(store, snapshot)
     found: list[Condition | None] = [
         _ready(store, previous, snapshot, now, patience),
         _progressing(snapshot),
@@ -331,8 +333,7 @@ def store_status(store: MemoryStore, snapshot: StoreSnapshot, now: datetime, pat
             "All vectors are of the configured model.",
         ),
         _revocation(previous, snapshot.health),
-        _stalled(store, snapshot),
-        _reconciling(store, snapshot),
+        stalled or _reconciling(store, snapshot),
     ]
     if store.spec.paused:
         message = (

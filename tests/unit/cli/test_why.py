@@ -435,7 +435,7 @@ def test_what_kubectl_printed_is_explained_without_a_cluster(tmp_path: Path, mon
     assert lines[0] == "AgentMemory a/helper is degraded."
     assert "  MemoryStore a/notes: Ready is False, WorkloadUnavailable" in lines
     assert "    That means: no pod is ready; the message says why." in lines
-    assert "  1. MemoryStore a/notes: mend what it names: image, quota, node, volume." in lines
+    assert "  1. MemoryStore a/notes: mend what it names: image, quota, policy, account, node, volume." in lines
     assert "CrashLoopBackOff" in result.stdout
     assert "  2." not in result.stdout
 

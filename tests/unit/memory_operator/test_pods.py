@@ -11,7 +11,7 @@ from memory_operator.cluster import kinds
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import Forbidden
-from memory_operator.status.pods import trouble
+from memory_operator.status.pods import refusal, trouble
 from tests.unit.memory_operator.world import World
 
 Json = dict[str, Any]
@@ -122,6 +122,89 @@ async def test_a_store_that_does_not_come_up_says_why_after_ten_seconds_and_forg
     assert world.of_store(store, "Ready") == ("False", "WorkloadUnavailable")
     await world.make_ready(store)
     assert "ImagePullBackOff" not in message(world, kinds.MEMORY_STORE, store, "Ready")
+
+
+QUOTA = 'pods "notes-memory-54d5df459-x7k2p" is forbidden: exceeded quota: none, requested: pods=1, limited: pods=0'
+
+
+def refuse_pods(world: World, name: str, why: str = QUOTA, **progressing: str) -> None:
+    """Have the Deployment controller say that the API server refuses its pods."""
+
+    def change(live: Json) -> None:
+        live["status"] |= {"replicas": 0, "updatedReplicas": 0}
+        found = [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": why}]
+        found += [{"type": "Progressing", "status": "False", **progressing}] if progressing else []
+        live["status"]["conditions"] += found
+
+    world.pods(name, 0)
+    world.cluster.edit(kinds.DEPLOYMENT, ObjectKey("a", name), change)
+
+
+async def test_pods_that_the_api_server_refuses_are_explained_in_its_words(world: World) -> None:
+    store = world.store()
+    await world.settle()
+    world.bind_claim()
+    refuse_pods(world, "notes-memory")
+    await world.settle(9)
+    assert world.of_store(store, "Ready") == ("False", "Starting")
+    await world.settle(2)
+    assert world.of_store(store, "Ready") == ("False", "WorkloadUnavailable")
+    refused = "The API server refuses the pods: exceeded quota: none, requested: pods=1, limited: pods=0."
+    assert message(world, kinds.MEMORY_STORE, store, "Ready") == f"0 of 1 pods are ready. {refused}"
+    stuck = {"reason": "ProgressDeadlineExceeded", "message": "It has timed out progressing."}
+    refuse_pods(world, "notes-memory", **stuck, lastUpdateTime="2026-01-01T12:00:00Z")
+    await world.settle(20)
+    assert message(world, kinds.MEMORY_STORE, store, "Stalled") == f"It has timed out progressing. {refused}"
+    assert world.of_store(store, "Reconciling") is None
+    await world.make_ready(store)
+    assert world.of_store(store, "Ready") == ("True", "Available")
+    assert world.of_store(store, "Stalled") is None
+
+
+async def test_an_agent_whose_pods_are_refused_is_stalled_after_its_deadline(world: World) -> None:
+    await world.ready_store()
+    template = {"spec": {"containers": [{"name": "bot", "image": "x"}]}}
+    agent = world.agent(agent={"template": template}, waitForDependencies=False)
+    await world.settle()
+    account = 'pods "helper-1" is forbidden: error looking up service account a/typo: serviceaccount "typo" not found'
+    refuse_pods(world, "helper", account)
+    await world.settle(11)
+    assert 'serviceaccount "typo" not found' in message(world, kinds.AGENT_MEMORY, agent, "Ready")
+    refuse_pods(world, "helper", account, reason="ProgressDeadlineExceeded", message="It has timed out.")
+    await world.settle(11)
+    assert world.of_agent(agent, "Stalled") == ("True", "ProgressDeadlineExceeded")
+    assert 'serviceaccount "typo" not found' in message(world, kinds.AGENT_MEMORY, agent, "Stalled")
+
+
+def test_a_refused_pod_is_told_without_its_name_and_shortened() -> None:
+    first, second = (f'pods "bot-{name}" is forbidden: violates PodSecurity "x": {"y" * 500}' for name in "ab")
+    assert refusal(first) == refusal(second)
+    assert len(refusal(first)) < 250
+
+
+async def test_a_deployment_that_somebody_pauses_is_resumed(world: World) -> None:
+    store = await world.ready_store()
+    key = ObjectKey("a", "notes-memory")
+    world.cluster.edit(kinds.DEPLOYMENT, key, lambda live: live["spec"].update(paused=True))
+    await world.settle(5)
+    assert "paused" not in world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]
+    await world.make_ready(store)
+    before = len(world.cluster.writes)
+    await world.restart()
+    await world.settle(60)
+    assert world.writes_since(before) == []
+
+
+async def test_a_paused_deployment_of_a_paused_store_is_left_and_told(world: World) -> None:
+    store = await world.ready_store()
+    world.store(paused=True)
+    await world.settle()
+    key = ObjectKey("a", "notes-memory")
+    world.cluster.edit(kinds.DEPLOYMENT, key, lambda live: live["spec"].update(paused=True))
+    world.pods("notes-memory", 0)
+    await world.settle(20)
+    assert world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["paused"] is True
+    assert "The Deployment is paused." in message(world, kinds.MEMORY_STORE, store, "Ready")
 
 
 async def test_an_agent_that_does_not_come_up_says_why(world: World) -> None:

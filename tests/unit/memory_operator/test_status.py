@@ -52,11 +52,13 @@ def store_conditions(snapshot: StoreSnapshot, previous: dict[str, Any] | None = 
 
 
 def kstatus(found: dict[str, Any]) -> str:
-    """How kubectl, Argo and Flux read the conditions of an object whose generation was observed."""
-    if found.get("Stalled", {}).get("status") == "True":
-        return "Failed"
-    if found.get("Reconciling", {}).get("status") == "True":
-        return "InProgress"
+    """How Flux, Helm and kpt read the conditions of an object whose generation was observed.
+
+    As cli-utils has it: in the order in which they stand, and the first of the two that is True ends it.
+    """
+    for item in found.values():
+        if item["status"] == "True" and item["type"] in ("Reconciling", "Stalled"):
+            return "InProgress" if item["type"] == "Reconciling" else "Failed"
     return "Current" if found["Ready"]["status"] == "True" else "InProgress"
 
 
@@ -86,6 +88,27 @@ STORE_TABLE: dict[str, tuple[StoreSnapshot, dict[str, Any], str, str, str]] = {
         "False",
         "ProgressDeadlineExceeded",
         "Failed",
+    ),
+    "a roll-out is stuck while old pods serve": (
+        replace(GOOD, deployment=replace(ROLLING, observed_generation=2, updated=0, has_missed_deadline=True)),
+        {},
+        "True",
+        "Available",
+        "Failed",
+    ),
+    "a child is refused while pods are replaced": (
+        replace(GOOD, deployment=ROLLING, problems=(ApplyProblem("Service", "x", Reason.APPLY_FAILED, "no"),)),
+        {},
+        "True",
+        "Available",
+        "Failed",
+    ),
+    "a change waits for a model endpoint": (
+        replace(GOOD, held_by=ModelState("gpt", False, False, "It does not exist.")),
+        {},
+        "True",
+        "Available",
+        "InProgress",
     ),
     "a Secret is missing": (
         replace(
@@ -176,9 +199,9 @@ def test_a_moment_of_silence_changes_nothing() -> None:
 
 def test_every_condition_has_a_reason_and_the_generation() -> None:
     for snapshot, spec, *_ in STORE_TABLE.values():
-        for found in store_conditions(snapshot, **spec).values():
+        for found in store_conditions(snapshot, {"observedGeneration": 2}, **spec).values():
             assert found["reason"]
-            assert found["observedGeneration"] == 3
+            assert found["observedGeneration"] == (3 if snapshot.held_by is None else 2)
 
 
 def test_a_time_moves_only_with_the_status() -> None:
@@ -229,6 +252,35 @@ def test_a_change_of_the_store_counts_after_five_seconds(
     status, look_again = degraded(snapshot, previous)
     assert status == expected
     assert look_again == (timedelta(seconds=again) if again else None)
+
+
+AGENT_TABLE: dict[str, tuple[AgentSnapshot, str]] = {
+    "it is bound": (AgentSnapshot(store=view(True, 60), is_acknowledged=True, deployment=RUNNING), "Current"),
+    "its store is missing": (AgentSnapshot(), "InProgress"),
+    "another has its account": (AgentSnapshot(store=view(True, 60), holder="other"), "Failed"),
+    "an object is refused": (AgentSnapshot(store=view(True, 60), problems=REFUSED), "Failed"),
+    "its pods are replaced": (
+        AgentSnapshot(store=view(True, 60), is_acknowledged=True, deployment=ROLLING),
+        "InProgress",
+    ),
+    "its pods have missed their deadline": (
+        AgentSnapshot(store=view(True, 60), is_acknowledged=True, deployment=STUCK),
+        "Failed",
+    ),
+    "its new pods have missed their deadline while an old one serves": (
+        AgentSnapshot(store=view(True, 60), deployment=replace(STUCK, replicas=2, ready=1), is_acknowledged=False),
+        "Failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AGENT_TABLE)
+def test_an_agents_reading_by_kstatus(case: str) -> None:
+    snapshot, reading = AGENT_TABLE[case]
+    template = {"spec": {"containers": [{"name": "bot", "image": "x"}]}}
+    manifest = body("AgentMemory", "helper", {"memoryStore": "notes", "agent": {"template": template}})
+    result = agent_status(agent_memory.parse(manifest), snapshot, START, PATIENCE)
+    assert kstatus({item["type"]: item for item in result.content["conditions"]}) == reading
 
 
 def model_ready(spec: dict[str, Any], probe: ProbeResult | None) -> tuple[str, str]:
