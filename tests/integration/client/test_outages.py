@@ -383,7 +383,8 @@ async def test_a_pod_of_an_agent_that_is_moved_shows_its_token_to_nobody_and_kee
     server: MemoryServer, make_client: MakeClient, tmp_path: Path
 ) -> None:
     def bind(audience: str) -> None:
-        claims = base64.urlsafe_b64encode(json.dumps({"aud": [audience]}).encode()).decode().rstrip("=")
+        said = {"iss": "https://kubernetes.default", "sub": "system:serviceaccount:a:ada", "aud": [audience]}
+        claims = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
         (folder / "token").write_text(f"e30.{claims}.e30")
 
     folder = tmp_path / "binding"
