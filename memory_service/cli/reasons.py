@@ -71,7 +71,9 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
         (_PODS, _LOGS),
     ),
     "WorkloadUnavailable": Advice(
-        "no pod is ready; the message says why", "mend what it names: image, quota, policy, account, node, volume", (_PODS, _LOGS)
+        "no pod is ready; the message says why",
+        "mend what it names: image, quota, policy, account, node, volume",
+        (_PODS, _LOGS),
     ),
     "HealthUnknown": Advice("the pods are ready, and no health report was read yet", "wait"),
     "HealthUnreachable": Advice(
