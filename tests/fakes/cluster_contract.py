@@ -133,6 +133,23 @@ class ClusterContract:
         with pytest.raises(Invalid):
             await cluster.apply(kinds.ROLE_BINDING, role_binding(namespace, "two"))
 
+    async def test_an_immutable_config_map_takes_no_change_until_it_is_made_again(
+        self, cluster: Cluster, namespace: str
+    ) -> None:
+        await cluster.apply(kinds.CONFIG_MAP, config_map(namespace, "frozen", a="1"))
+        meta = {"name": "frozen", "namespace": namespace}
+        frozen = await cluster.patch(kinds.CONFIG_MAP, {"metadata": meta, "immutable": True})
+        changes: list[Json] = [{"data": {"a": None}}, {"immutable": False}]
+        for change in changes:
+            with pytest.raises(Invalid):
+                await cluster.patch(kinds.CONFIG_MAP, {"metadata": meta, **change})
+        with pytest.raises(Invalid):
+            await cluster.apply(kinds.CONFIG_MAP, config_map(namespace, "frozen", a="2"))
+        await cluster.delete(kinds.CONFIG_MAP, namespace, "frozen", frozen["metadata"]["uid"])
+        made = await cluster.apply(kinds.CONFIG_MAP, config_map(namespace, "frozen", a="2"))
+        assert "immutable" not in made
+        assert made["data"] == {"a": "2"}
+
     async def test_a_list_gives_what_has_the_labels(self, cluster: Cluster, namespace: str) -> None:
         await cluster.apply(kinds.CONFIG_MAP, config_map(namespace, "labelled", a="1"))
         plain = config_map(namespace, "plain", a="1")

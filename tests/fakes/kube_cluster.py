@@ -346,6 +346,9 @@ class FakeCluster:
             != live["metadata"]["resourceVersion"]
         ):
             raise Conflict("the object has been modified")
+        merged = copy.deepcopy(live)
+        _merge(merged, manifest)
+        _check(kind, live, merged)
         return self.edit(kind, key, lambda live: _merge(live, manifest), names.FIELD_MANAGER)
 
     def _replace(self, kind: Kind, manifest: Json) -> Json:
@@ -436,6 +439,9 @@ def _matches(live: Json, selector: str) -> bool:
 def _check(kind: Kind, before: Json | None, new: Json) -> None:
     if before is None:
         return
+    frozen = ("data", "binaryData", "immutable") if before.get("immutable") else ()
+    if any(before.get(name) != new.get(name) for name in frozen):
+        raise Invalid("data: field is immutable when `immutable` is set")
     if kind == kinds.DEPLOYMENT and before["spec"].get("selector") != new["spec"].get("selector"):
         raise Invalid("spec.selector: field is immutable")
     if kind in (kinds.ROLE_BINDING, kinds.CLUSTER_ROLE_BINDING) and before.get("roleRef") != new.get("roleRef"):

@@ -35,6 +35,8 @@ class Child:
     claim: ClaimState | None = None
     data_keys: tuple[str, ...] = ()
     """Of a ConfigMap, whoever has put them there."""
+    is_immutable: bool = False
+    """Whether this ConfigMap can only be deleted and made again: no desired digest equals its own."""
     models: str | None = None
     """On a store's configuration: the ModelAPIs that it was made of."""
     audience: str | None = None
@@ -155,6 +157,7 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
     """Return what is kept of a child."""
     owner, controller_uid = _owner(body)
     annotations = body["metadata"].get("annotations") or {}
+    is_immutable = kind == kinds.CONFIG_MAP and body.get("immutable") is True
     earlier = annotations.get(names.EARLIER_ACCOUNTS_ANNOTATION) if kind == kinds.DEPLOYMENT else None
     state = deployment_state(body) if kind == kinds.DEPLOYMENT else None
     return Child(
@@ -162,11 +165,16 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         key=key_of(body),
         uid=body["metadata"]["uid"],
         version=version(body),
-        observed=Observed(live_digest(body), controller_uid, is_paused=state is not None and state.is_paused),
+        observed=Observed(
+            digest="" if is_immutable else live_digest(body),
+            controller_uid=controller_uid,
+            is_paused=state is not None and state.is_paused,
+        ),
         owner=owner,
         deployment=state,
         claim=claim_state(body) if kind == kinds.CLAIM else None,
         data_keys=_data_keys(body) if kind == kinds.CONFIG_MAP else (),
+        is_immutable=is_immutable,
         models=annotations.get(names.MODELS_ANNOTATION) if kind == kinds.CONFIG_MAP else None,
         audience=annotations.get(names.AUDIENCE_ANNOTATION) if kind == kinds.CONFIG_MAP else None,
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,

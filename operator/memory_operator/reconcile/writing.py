@@ -15,7 +15,9 @@ from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey
 from memory_operator.crd.conditions import ConditionType, Reason
+from memory_operator.crd.quantity import is_larger
 from memory_operator.desired.metadata import Manifest
+from memory_operator.desired.ownership import desired_digest
 from memory_operator.desired.plan import ChildKey, plan
 from memory_operator.errors import MemoryOperatorError, Refused
 from memory_operator.reconcile.context import Context
@@ -38,11 +40,15 @@ def _is_ours(owner: Identity, live: Mapping[str, Any]) -> bool:
     return any(entry.get("manager") == names.FIELD_MANAGER for entry in meta.get("managedFields") or ())
 
 
-def _problem(key: ChildKey, error: Refused, *, is_there: bool) -> ApplyProblem:
-    reason = Reason.APPLY_FAILED
-    if key[0] == kinds.CLAIM.name and is_there:
-        # All that changes of a claim is its size; a new one may be refused for anything, a quota for example.
-        reason = Reason.VOLUME_EXPANSION_REFUSED
+def _asks_for_more(manifest: Manifest, there: Child) -> bool:
+    """Whether this is a claim that is to grow."""
+    return there.claim is not None and is_larger(
+        manifest["spec"]["resources"]["requests"]["storage"], there.claim.requested
+    )
+
+
+def _problem(key: ChildKey, error: Refused, *, is_expansion: bool = False) -> ApplyProblem:
+    reason = Reason.VOLUME_EXPANSION_REFUSED if is_expansion else Reason.APPLY_FAILED
     return ApplyProblem(key[0], key[1], reason, f"{key[0]} {key[1]!r}: {error}")
 
 
@@ -88,6 +94,8 @@ async def sync_children(
                 if live is not None and not _is_ours(owner, live):
                     problems.append(name_conflict(key))
                     continue
+            elif children[key].is_immutable and observed[key].controller_uid == owner.uid:
+                await _clear_away(context, children[key])
             elif observed[key].applied_digest == desired[key]:
                 context.metrics.drift.labels(key[0]).inc()
             if key in children and observed[key].is_paused:
@@ -95,7 +103,8 @@ async def sync_children(
             await apply(context, manifests[key], desired[key])
         except Refused as error:
             logger.warning("object refused", extra={"kind": key[0], "object": str(owner.key), "child": key[1]})
-            problems.append(_problem(key, error, is_there=key in children))
+            is_expansion = key in children and _asks_for_more(manifests[key], children[key])
+            problems.append(_problem(key, error, is_expansion=is_expansion))
     for kind_name, name in todo.delete:
         kind, child = kinds.ALL[kind_name], children[(kind_name, name)]
         await context.cluster.delete(kind, owner.namespace, name, child.uid)
@@ -112,6 +121,30 @@ async def _resume(context: Context, workload: Child) -> None:
     context.metrics.writes.labels(kind.name, "patch").inc()
     context.cache.put(kind, live)
     logger.warning("deployment resumed", extra={"child": workload.key.name})
+
+
+async def _clear_away(context: Context, child: Child) -> None:
+    """Delete an object of ours that somebody has made unchangeable, so that it can be made again."""
+    kind = kinds.ALL[child.kind]
+    await context.cluster.delete(kind, child.key.namespace, child.key.name, child.uid)
+    context.metrics.writes.labels(kind.name, "delete").inc()
+    context.metrics.drift.labels(kind.name).inc()
+    context.cache.remove(kind, child.key, child.uid)
+    logger.warning("immutable object deleted", extra={"kind": kind.name, "child": child.key.name})
+
+
+async def _make_again(context: Context, child: Child, keys: Collection[str]) -> None:
+    """Make an immutable ConfigMap again as it is, with no others than these of its keys."""
+    kind = kinds.CONFIG_MAP
+    live = await context.cluster.get(kind, child.key.namespace, child.key.name)
+    if live is None or live["metadata"]["uid"] != child.uid:
+        return
+    kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+    meta = {name: live["metadata"][name] for name in kept if name in live["metadata"]}
+    data = {key: text for key, text in (live.get("data") or {}).items() if key in keys}
+    manifest: Manifest = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta, "data": data}
+    await _clear_away(context, child)
+    await apply(context, manifest, desired_digest(manifest))
 
 
 async def drop_keys(
@@ -133,9 +166,12 @@ async def drop_keys(
             continue
         meta = {"name": name, "namespace": owner.namespace, "resourceVersion": str(child.version)}
         try:
+            if child.is_immutable:
+                await _make_again(context, child, keys)
+                continue
             live = await context.cluster.patch(kind, {"metadata": meta, "data": foreign, "binaryData": foreign})
         except Refused as error:
-            problems.append(_problem((kind.name, name), error, is_there=True))
+            problems.append(_problem((kind.name, name), error))
             continue
         context.metrics.writes.labels(kind.name, "patch").inc()
         context.metrics.drift.labels(kind.name).inc()

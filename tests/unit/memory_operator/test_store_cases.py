@@ -381,6 +381,28 @@ async def test_a_provisioner_that_refuses_to_grow_is_named(world: World, monkeyp
     assert world.of_store(store, "Ready") == ("True", "Available")
 
 
+async def test_an_owner_that_a_claim_may_not_be_given_is_no_refused_expansion(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await world.ready_store(**_local(persistentVolumeClaimRetentionPolicy="Delete"))
+    apply = world.cluster.apply
+
+    async def refuse(kind: Any, manifest: Any) -> Any:
+        if kind == kinds.CLAIM:
+            raise Forbidden("cannot set an ownerRef on a resource you can't delete")
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", refuse)
+    world.store(**_local(persistentVolumeClaimRetentionPolicy="Retain"))
+    await world.settle()
+    assert world.of_store(store, "Stalled") == ("True", "ApplyFailed")
+    assert _volume_claim(world)["retentionPolicy"] == "Delete"
+    world.cluster.edit(kinds.CLAIM, CLAIM, lambda live: live["metadata"].pop("ownerReferences"))
+    await world.settle()
+    assert world.of_store(store, "Stalled") is None
+    assert _volume_claim(world)["retentionPolicy"] == "Retain"
+
+
 async def test_a_claim_that_is_refused_when_it_is_first_made_is_no_refused_expansion(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -604,6 +626,69 @@ async def test_a_row_that_somebody_else_has_set_too_goes_with_its_agent(world: W
     world.cluster.remove(kinds.AGENT_MEMORY, agent.namespace, agent.name)
     await world.settle(5)
     assert _rows(world) == []
+
+
+def _freeze(world: World, name: str) -> str:
+    """Make a ConfigMap immutable as somebody does who may change ConfigMaps; return its UID."""
+    world.cluster.edit(kinds.CONFIG_MAP, ObjectKey("a", name), lambda live: live.update(immutable=True))
+    return str(world.get(kinds.CONFIG_MAP, name)["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("name", [ROWS, "notes-memory-config", "helper-memory"])
+async def test_a_config_map_that_somebody_makes_immutable_is_made_again(world: World, name: str) -> None:
+    await world.ready_store()
+    world.agent()
+    await world.settle()
+    before = world.get(kinds.CONFIG_MAP, name)["data"]
+    drift = world.context.metrics.drift.labels("ConfigMap")._value
+    counted = drift.get()
+    uid = _freeze(world, name)
+    await world.settle(5)
+    again = world.get(kinds.CONFIG_MAP, name)
+    assert again["metadata"]["uid"] != uid
+    assert again["data"] == before
+    assert "immutable" not in again
+    assert drift.get() == counted + 1
+    count = len(world.cluster.writes)
+    await world.restart()
+    await world.settle(5)
+    assert [item for item in world.writes_since(count) if item[1] == "ConfigMap"] == []
+
+
+@pytest.mark.parametrize("spec", [{"paused": True}, {"replicas": 3}], ids=["paused", "invalid"])
+async def test_immutable_bindings_hold_no_permission_that_was_taken_back(world: World, spec: dict[str, Any]) -> None:
+    await world.ready_store()
+    world.agent("gone")
+    world.agent("stays")
+    await world.settle()
+    world.store(**spec)
+    await world.settle()
+    _freeze(world, ROWS)
+    await world.settle()
+    world.cluster.remove(kinds.AGENT_MEMORY, "a", "gone")
+    await world.settle(5)
+    assert _rows(world) == ["a.stays.json"]
+
+
+async def test_what_an_admission_policy_makes_immutable_is_not_made_again_and_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = world.cluster.apply
+
+    async def freezing(kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        if kind == kinds.CONFIG_MAP and world.find(kind, manifest["metadata"]["name"]) is None:
+            await apply(kind, manifest)
+            _freeze(world, manifest["metadata"]["name"])
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", freezing)
+    await world.ready_store()
+    world.agent()
+    await world.settle(5)
+    assert _rows(world) == ["a.helper.json"]
+    count = len(world.cluster.writes)
+    await world.settle(600)
+    assert [item for item in world.writes_since(count) if item[1] == "ConfigMap"] == []
 
 
 async def test_rows_that_cannot_be_taken_out_are_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
