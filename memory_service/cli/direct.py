@@ -58,14 +58,14 @@ def opened(config: ServiceConfig, *, creates: bool) -> Iterator[Door]:
                 page = loop.run(admin.export_page(runtime.services(), caller, cursor=cursor, limit=PAGE_LINES))
                 return page.lines, page.next_cursor
 
-            def store(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
+            def store(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
                 request = ImportRequest(lines=tuple(dict(line) for line in lines))
                 try:
                     answer = loop.run(admin.import_lines(runtime.services(), caller, request))
                 except InvalidRequest as error:
                     flaws = [FieldError(field=e.field, expected=e.expected, got=e.got) for e in error.errors]
                     raise invalid(error.detail, flaws) from error
-                return answer.imported, answer.skipped, answer.tombstoned
+                return answer.model_dump()
 
             yield Door(fetch, store, _place(config.storage))
         except Unavailable as error:

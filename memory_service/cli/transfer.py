@@ -35,15 +35,16 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of one import request: half of what the service reads, since JSON may escape some letters."""
 
 _EXPORT: Mapping[str, Any] = {"what": "export", "store": "", "cursor": "", "bytes": 0, "lines": 0}
+_OUTCOMES = ("imported", "skipped", "tombstoned", "left_out")
 _IMPORT: Mapping[str, Any] = {
-    "what": "import", "store": "", "size": 0, "first_line": "",
-    "bytes": 0, "number": 0, "lines": 0, "imported": 0, "skipped": 0, "tombstoned": 0,
+    "what": "import", "store": "", "size": 0, "first_line": "", "bytes": 0, "number": 0, "lines": 0,
+    **dict.fromkeys(_OUTCOMES, 0),
 }  # fmt: skip
 """What a state holds, by type, and what a run begins with. `number` counts the file's lines, `lines` those that are not
 blank."""
 
 Fetch = Callable[[str | None], tuple[Sequence[Mapping[str, Any]], str | None]]
-Store = Callable[[Sequence[Mapping[str, Any]]], tuple[int, int, int]]
+Store = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,23 +127,23 @@ def import_(connection: Connection, file: str, restart: bool, **storage: Any) ->
             source.seek(done["bytes"])
             for batch in _batches(source, file, done):
                 try:
-                    imported, skipped, tombstoned = door.store(batch.lines)
+                    outcomes = door.store(batch.lines)
                 except ContractError as error:
                     raise _of_the_file(error, batch, file, done) from error
-                done["imported"] += imported
-                done["skipped"] += skipped
-                done["tombstoned"] += tombstoned
+                for name in _OUTCOMES:
+                    done[name] += outcomes[name]
                 done["lines"] += len(batch.lines)
                 done["number"] = batch.numbers[-1]
                 done["bytes"] = batch.end
                 _write_state(state_path, done)
                 progress.update(task, completed=batch.end)
     state_path.unlink(missing_ok=True)
-    counts = {name: done[name] for name in ("lines", "imported", "skipped", "tombstoned")}
+    counts = {name: done[name] for name in ("lines", *_OUTCOMES)}
+    left_out = f", {done['left_out']} left out: the store has gone on from there" if done["left_out"] else ""
     _report(
         connection,
         f"imported {done['imported']} of {done['lines']} line(s); {done['skipped']} were there already, "
-        f"{done['tombstoned']} had been erased",
+        f"{done['tombstoned']} had been erased{left_out}",
         {**counts, "file": file},
     )
 
@@ -235,9 +236,8 @@ def _door(connection: Connection, storage: Mapping[str, Any], *, creates: bool) 
             page = client.admin.export_page(cursor=cursor, limit=PAGE_LINES)
             return page.lines, page.next_cursor
 
-        def store(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int]:
-            answer = client.admin.import_lines(lines)
-            return answer.imported, answer.skipped, answer.tombstoned
+        def store(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+            return client.admin.import_lines(lines).model_dump()
 
         yield Door(fetch, store, client.binding.endpoint)
 

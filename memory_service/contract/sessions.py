@@ -177,14 +177,19 @@ class ExportPage(Wire):
 
 
 class ImportRequest(Wire):
-    """Lines of an export. A line that was imported before is skipped, one that a tombstone names is counted."""
+    """Lines of an export. A line of which everything is there already is skipped."""
 
     lines: Annotated[tuple[dict[str, Any], ...], Field(min_length=1, max_length=MAX_IMPORT_LINES)]
 
 
 class ImportResponse(Wire):
-    """What became of the lines."""
+    """What became of the lines: each one counts once.
+
+    `skipped`: the store has what the line says. `tombstoned`: it was erased here. `left_out`: a fact that was changed
+    here since, or a digest of a session that goes on here from another one.
+    """
 
     imported: int
     skipped: int
     tombstoned: int
+    left_out: int = 0

@@ -75,6 +75,7 @@ async def import_lines(services: Services, caller: Caller, request: ImportReques
             imported=outcomes.count("imported"),
             skipped=outcomes.count("skipped"),
             tombstoned=outcomes.count("tombstoned"),
+            left_out=outcomes.count("left_out"),
         )
 
     return await services.storage.transact(work)

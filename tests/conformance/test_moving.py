@@ -153,7 +153,7 @@ async def test_an_import_goes_on_where_it_stopped(store: Store, target: Store) -
 async def test_an_export_is_whole_whatever_its_pages(store: Store, limit: int) -> None:
     await store.storage.transact(populate)
     kinds = [line["type"] for line in await export(store, limit)]
-    assert kinds == ["principal"] + ["session"] * 3 + ["turn"] * 15 + ["digest"] * 6 + ["fact"] * 6
+    assert kinds == ["principal"] + ["session"] * 3 + ["turn"] * 15 + ["digest"] * 3 + ["fact"] * 6
 
 
 @pytest.mark.parametrize(

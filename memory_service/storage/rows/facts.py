@@ -189,6 +189,10 @@ class FactRows:
             {"key": self.tombstone(fact_id)},
         )
 
+    def discard(self, places: Sequence[tuple[int, int]]) -> None:
+        """Delete facts by owner and row id to make room for what replaces them, without a tombstone."""
+        self._delete_rows(places)
+
     def tombstone(self, fact_id: str) -> str:
         """Return the hash under which a fact is remembered as deleted."""
         return self._owners.keyed_hash("fact", fact_id)

@@ -54,13 +54,21 @@ class _OfSession(_Place):
     created_at: _Micros
 
 
+class _Version(_Line):
+    version: _Ordinal
+    upto_seq: _Count
+    tokens: _Count
+    created_at: _Micros
+    summary: Text
+
+
 class _Session(_OfSession):
     fact_scope: Scope
     last_seq: _Count
-    folded_seq: _Count
     extracted_seq: _Count
     last_write_at: _Micros
     ended_at: _Micros | None
+    digest: _Version | None
 
 
 class _Turn(_OfSession):
@@ -76,11 +84,8 @@ class _Turn(_OfSession):
     parts: tuple[Part, ...] | None
 
 
-class _Digest(_OfSession):
-    version: _Ordinal
-    upto_seq: _Count
-    tokens: _Count
-    summary: Text
+class _Digest(_OfSession, _Version):
+    pass
 
 
 class _Source(_Place):

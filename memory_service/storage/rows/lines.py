@@ -38,8 +38,15 @@ class Line:
     @property
     def chars(self) -> int:
         """About how many characters the line has."""
-        texts = sum(len(value) for value in self.body.values() if isinstance(value, str))
-        return texts + (len(self.body["text"]) if self.body.get("parts") else 0)
+        return _chars(self.body)
+
+
+def _chars(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_chars, value.values()))
+    return sum(map(_chars, value)) if isinstance(value, list) else 0
 
 
 def cursor(stage: int, place: Place) -> str:
@@ -81,20 +88,35 @@ def _principals(link: Link, after: Place | None, limit: int) -> list[Line]:
 
 
 _SESSION_KEYS = ("agent", "principal", "session", "workspace")
+_DIGEST_KEYS = ("version", "upto_seq", "tokens", "created_at", "summary")
 _OWNED = "o.agent, o.principal, o.session, o.workspace"
 _OF_SESSION = "JOIN @sessions AS s ON s.id = {row}.session_id JOIN @owners AS o ON o.id = s.owner_id"
 
 
 def _sessions(link: Link, after: Place | None, limit: int) -> list[Line]:
-    names = ("fact_scope", "last_seq", "folded_seq", "extracted_seq", "created_at", "last_write_at", "ended_at")
+    """Read sessions, each with the digest that its window goes on from: another page may find a later one."""
+    names = ("fact_scope", "last_seq", "extracted_seq", "created_at", "last_write_at", "ended_at")
     found = link.rows(
-        f"SELECT s.id, {_OWNED}, {', '.join('s.' + name for name in names)}"
-        " FROM @sessions AS s JOIN @owners AS o ON o.id = s.owner_id"
+        f"SELECT s.id, {_OWNED}, {', '.join('s.' + name for name in names)},"
+        f" {', '.join('d.' + name for name in _DIGEST_KEYS)}"
+        " FROM @sessions AS s JOIN @owners AS o ON o.id = s.owner_id LEFT JOIN @digests AS d"
+        " ON d.owner_id = s.home_id AND d.session_id = s.id AND d.version = s.digest_version"
         " WHERE s.id > :after ORDER BY s.id LIMIT :limit",
         {"after": after or 0, "limit": limit},
     )
     keys = (*_SESSION_KEYS, *names)
-    return [Line(row[0], {"type": "session", **dict(zip(keys, row[1:], strict=True))}) for row in found]
+    upto = 1 + len(keys)
+    return [
+        Line(
+            row[0],
+            {
+                "type": "session",
+                **dict(zip(keys, row[1:upto], strict=True)),
+                "digest": None if row[upto] is None else dict(zip(_DIGEST_KEYS, row[upto:], strict=True)),
+            },
+        )
+        for row in found
+    ]
 
 
 _TURN_KEYS = (
@@ -124,15 +146,17 @@ def _turns(link: Link, after: Place | None, limit: int) -> list[Line]:
 
 
 def _digests(link: Link, after: Place | None, limit: int) -> list[Line]:
-    names = ("version", "upto_seq", "tokens", "created_at", "summary")
+    """Read the versions before the newest one, which its session's line has."""
     found = link.rows(
-        f"SELECT d.session_id, {_OWNED}, {', '.join('d.' + name for name in names)}"
+        f"SELECT d.session_id, {_OWNED}, {', '.join('d.' + name for name in _DIGEST_KEYS)}"
         f" FROM @digests AS d {_OF_SESSION.format(row='d')}"
-        " WHERE d.session_id IN (SELECT x.id FROM @sessions AS x WHERE x.id > :after AND x.digest_version > 0"
-        " ORDER BY x.id LIMIT :limit) ORDER BY d.session_id, d.version",
+        " WHERE d.session_id IN (SELECT x.id FROM @sessions AS x WHERE x.id > :after AND x.digest_version > 1"
+        " AND EXISTS (SELECT 1 FROM @digests AS e WHERE e.owner_id = x.home_id AND e.session_id = x.id"
+        " AND e.version < x.digest_version) ORDER BY x.id LIMIT :limit)"
+        " AND d.version < s.digest_version ORDER BY d.session_id, d.version",
         {"after": after or 0, "limit": limit},
     )
-    keys = (*_SESSION_KEYS, *names)
+    keys = (*_SESSION_KEYS, *_DIGEST_KEYS)
     return [Line(row[0], {"type": "digest", **dict(zip(keys, row[1:], strict=True))}) for row in found]
 
 
@@ -141,7 +165,7 @@ _FACT_KEYS = (
     "importance", "pinned", "revision", "created_at", "updated_at", "category", "text", "evidence",
 )  # fmt: skip
 
-_HISTORY_KEYS = ("at", "event", "actor", "agent", "principal", "session", "text")
+HISTORY_KEYS = ("at", "event", "actor", "agent", "principal", "session", "text")
 
 
 def _facts(link: Link, after: Place | None, limit: int) -> list[Line]:
@@ -164,11 +188,11 @@ def _facts(link: Link, after: Place | None, limit: int) -> list[Line]:
     )
     history = _by_fact(
         link.rows(
-            f"SELECT fact_id, {', '.join(_HISTORY_KEYS)} FROM @fact_history"
+            f"SELECT fact_id, {', '.join(HISTORY_KEYS)} FROM @fact_history"
             " WHERE owner_id IN [:owners] AND fact_id IN [:ids] ORDER BY fact_id, id",
             place,
         ),
-        lambda row: dict(zip(_HISTORY_KEYS, row[1:], strict=True)),
+        lambda row: dict(zip(HISTORY_KEYS, row[1:], strict=True)),
     )
     return [
         Line(
@@ -209,6 +233,28 @@ def fact_source(line: Mapping[str, Any]) -> FactSource:
     """Return one source of a fact's line."""
     agent, principal, session, workspace = (_text(line, key) for key in _SESSION_KEYS)
     return FactSource(agent, principal, session, workspace, tuple(int(seq) for seq in line["seqs"]))
+
+
+def session_values(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a session's line, without its owners: its window begins where its digest ends."""
+    digest = line["digest"]
+    upto_seq = 0 if digest is None else int(digest["upto_seq"])
+    return {
+        "last_seq": max(int(line["last_seq"]), upto_seq),
+        "folded_seq": upto_seq,
+        "extracted_seq": int(line["extracted_seq"]),
+        "digest_version": 0 if digest is None else int(digest["version"]),
+        "fact_scope": Scope(line["fact_scope"]).value,
+        "created_at": int(line["created_at"]),
+        "last_write_at": int(line["last_write_at"]),
+        "ended_at": number(line["ended_at"]),
+    }
+
+
+def digest_values(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a digest's line, without its session."""
+    numbers = {name: int(line[name]) for name in ("version", "upto_seq", "tokens", "created_at")}
+    return {**numbers, "summary": _text(line, "summary")}
 
 
 def turn_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
@@ -268,7 +314,7 @@ def fact_values(line: Mapping[str, Any], link: Link) -> dict[str, Any]:
 
 def history_values(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of one line of a fact's history."""
-    return {"at": int(line["at"]), **{key: _text(line, key) for key in _HISTORY_KEYS[1:]}}
+    return {"at": int(line["at"]), **{key: _text(line, key) for key in HISTORY_KEYS[1:]}}
 
 
 def number(value: Any) -> int | None:

@@ -99,6 +99,10 @@ class OwnerKeys:
         """Return the owner's row and hold it against other writers until the transaction ends."""
         return self._ensure([owner], LOCK)[owner]
 
+    def lock_many(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Like `lock`, for several owners in one order."""
+        return self._ensure(owners, LOCK)
+
     def ensure_id(self, owner: Owner) -> int:
         """Return the owner's number like `ensure`, looked up once per transaction."""
         known = self._ids.get(owner)
