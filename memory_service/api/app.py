@@ -41,6 +41,8 @@ def create_api(runtime: Runtime | None) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json",
         separate_input_output_schemas=False,
+        # A redirect would be answered before anybody is asked who calls, with the Host that was sent.
+        redirect_slashes=False,
     )
     api.state.runtime = runtime
     for router in (memory.router, sessions.router, admin.router, health.router):

@@ -55,10 +55,15 @@ class Call:
         return seconds_since_arrival(self.scope)
 
     def key(self, route: str, body: BaseModel | None) -> RequestKey | None:
-        """Return the idempotency key of a body; how long it was queued and on what it builds do not make it another."""
+        """Return the idempotency key of a body; how long it was queued and on what it builds do not make it another.
+
+        Only what was sent counts: no body is an empty one, null is not the same as nothing, and fields that a later
+        version has more are not there.
+        """
         if self.idempotency_key is None:
             return None
-        text = body.model_dump_json(exclude={"generation", "queued_seconds"}) if body is not None else ""
+        without = {"generation", "queued_seconds"}
+        text = "{}" if body is None else body.model_dump_json(exclude=without, exclude_unset=True)
         return RequestKey(route, self.idempotency_key, hashlib.sha256(text.encode()).hexdigest())
 
 

@@ -1,14 +1,22 @@
-"""Reads JSON bodies with pydantic's own parser: it bounds nesting, and refuses NaN and Infinity."""
+"""What all routes do with a request before the framework reads it.
+
+JSON bodies are read with pydantic's own parser: it bounds nesting, and refuses NaN and Infinity. A query parameter that
+the route does not know is refused like an unknown field: ignored, a misspelt filter would answer more than was asked.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
+from starlette.datastructures import QueryParams
+
+from memory_service.errors import FieldProblem, InvalidRequest
 
 
 def parsed(body: bytes) -> Any:
@@ -30,13 +38,34 @@ class _JsonRequest(Request):
 
 
 class JsonRoute(APIRoute):
-    """A route whose JSON body cannot crash the parser."""
+    """A route whose JSON body cannot crash the parser, and that takes no parameter that it does not know."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler, given a request that parses safely."""
         handler = super().get_route_handler()
+        known = sorted(_query_parameters(self.dependant))
 
         async def handle(request: Request) -> Response:
+            if request.scope["query_string"]:
+                _refuse_other_parameters(request.query_params, known)
             return await handler(_JsonRequest(request.scope, request.receive))
 
         return handle
+
+
+def _query_parameters(dependant: Dependant) -> set[str]:
+    own = {field.alias for field in dependant.query_params}
+    return own.union(*(_query_parameters(inner) for inner in dependant.dependencies))
+
+
+def _refuse_other_parameters(given: QueryParams, known: Sequence[str]) -> None:
+    names = [name for name, _ in given.multi_items()]
+    wrong = [
+        FieldProblem(name[:100], f"one of {', '.join(known)}" if known else "no query parameter", None)
+        for name in dict.fromkeys(names)
+        if name not in known
+    ]
+    wrong += [FieldProblem(name, "to be given once", names.count(name)) for name in known if names.count(name) > 1]
+    if wrong:
+        told = "; ".join(f"{one.field}: {one.expected}" for one in wrong[:3])
+        raise InvalidRequest(f"query parameters: {told}", wrong[:50])

@@ -76,6 +76,8 @@ class TurnVerbs:
         await response(scope, receive, send)
 
     async def _answer(self, verb: _Verb, scope: Scope, read: list[Message], receive: Receive) -> Response:
+        if scope["query_string"]:
+            raise _Odd
         headers = Headers(scope=scope)
         body = await _body(headers, read, receive)
         try:

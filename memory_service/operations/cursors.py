@@ -30,9 +30,16 @@ def decode_cursor(cursor: str, *types: type[str] | type[int], field: str = "curs
     if not isinstance(parts, list) or len(parts) != len(types):
         raise _foreign(field)
     for part, kind in zip(parts, types, strict=True):
-        if type(part) is not kind or (isinstance(part, int) and not -(2**62) < part < 2**62):
+        if type(part) is not kind or not _is_storable(part):
             raise _foreign(field)
     return tuple(parts)
+
+
+def _is_storable(part: str | int) -> bool:
+    """Whether a database takes it: a number of 64 bits, text without NUL or half a character."""
+    if isinstance(part, int):
+        return -(2**62) < part < 2**62
+    return "\x00" not in part and not any("\ud800" <= letter <= "\udfff" for letter in part)
 
 
 def time_part(moment: datetime) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
 import json
@@ -351,3 +352,31 @@ async def test_any_text_is_kept_as_it_is_or_refused_as_a_whole(service: Service)
     assert [turn["name"] or "" for turn in turns] == kept
     await service.work()
     assert (await service.admin().get("/v1/health/report"))["counters"]["dead"] == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "field", "expected"),
+    [
+        ("GET", "/v1/sessions?workspce=w", "workspce", "one of cursor, limit, workspace"),
+        ("GET", "/v1/sessions?limit=1&limit=2", "limit", "to be given once"),
+        ("POST", "/v1/write?session_id=s1", "session_id", "no query parameter"),
+    ],
+)
+async def test_a_query_parameter_that_a_route_does_not_know_is_refused_by_name(
+    service: Service, method: str, target: str, field: str, expected: str
+) -> None:
+    body = WRITE if method == "POST" else None
+    refused = problem(await service.agent().ask(method, target, body), 422, "invalid-request")
+    assert [(one["field"], one["expected"]) for one in refused["errors"]] == [(field, expected)]
+
+
+async def test_a_path_with_a_slash_too_many_leads_nowhere_else(service: Service) -> None:
+    answer = await service.agent().ask("POST", "/v1/write/", WRITE)
+    problem(answer, 404, "not-found")
+    assert "location" not in answer.headers
+
+
+async def test_a_cursor_that_holds_half_a_character_is_refused(service: Service) -> None:
+    for text in ("\ud800", "\x00"):
+        cursor = base64.urlsafe_b64encode(json.dumps([1, text]).encode()).decode().rstrip("=")
+        problem(await service.agent().ask("GET", f"/v1/jobs?cursor={cursor}"), 422, "invalid-request")

@@ -133,3 +133,22 @@ async def test_a_repeat_is_not_counted_as_another_turn_or_fact(service: Service)
         "1.0",
         "1.0",
     ]
+
+
+async def test_no_body_is_the_same_request_as_an_empty_one(service: Service) -> None:
+    agent = service.agent()
+    await agent.write("hello", session="s7")
+    first = await agent.ask("POST", "/v1/sessions/s7/end", None, key="k1")
+    again = await agent.ask("POST", "/v1/sessions/s7/end", {}, key="k1")
+    assert (again.status_code, again.json()) == (first.status_code, first.json())
+    assert first.status_code < 300
+
+
+async def test_to_empty_a_field_is_another_request_than_to_leave_it_alone(service: Service) -> None:
+    agent = service.agent()
+    fact = await agent.remember("Ben likes coffee", category="taste")
+    path = f"/v1/facts/{fact['id']}"
+    kept = await agent.ask("PATCH", path, {"text": "Ben likes tea"}, key="k1")
+    assert kept.json()["category"] == "taste"
+    emptied = {"text": "Ben likes tea", "category": None}
+    problem(await agent.ask("PATCH", path, emptied, key="k1"), 422, "idempotency-mismatch")
