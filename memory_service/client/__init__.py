@@ -5,8 +5,8 @@ Only the contract, httpx, pydantic and the standard library are imported here.
 
 from memory_service.client.agent import AgentMemory, Prelude, SyncAgentMemory, Tool
 from memory_service.client.binding import ProjectedBinding, ResolvedBinding
-from memory_service.client.calls import Deadlines
 from memory_service.client.client import MemoryClient
+from memory_service.client.deadlines import Deadlines
 from memory_service.client.errors import (
     Conflict,
     ContractError,

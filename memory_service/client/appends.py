@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any, Literal
 
-from memory_service.client.calls import Verbs, missing
+from memory_service.client.calls import Verbs, missing, outage_of
 from memory_service.client.carrier import Stored
 from memory_service.client.courier import Courier
 from memory_service.client.entries import lane_of
@@ -62,11 +62,13 @@ class Appends(Verbs):
             if answer is None:
                 await self._clear_lane(request, session_id, deadline)
                 answer = await self._call(request, deadline, patient=strict)
-        except ServiceUnavailable as error:
-            if strict:
+        except (ServiceUnavailable, ContractError) as error:
+            outage = outage_of(error)
+            if isinstance(error, ServiceUnavailable):
                 error.idempotency_key = request.idempotency_key
+            if strict or outage is None:
                 raise
-            return None, await self._queue(request, where, error)
+            return None, await self._queue(request, where, outage)
         shared.learn(self._user, session_id, answer.generation)
         return answer, ()
 

@@ -16,6 +16,7 @@ agent's token:
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from memory_service.contract.expectations import expectation
 from memory_service.contract.pods import BINDING_FOLDER, CA_FILE, TOKEN_FILE
 from memory_service.contract.problems import FieldError
 from memory_service.contract.scopes import FailureMode, Scope, Tools
+
+logger = logging.getLogger(__name__)
 
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 PORT = 8800
@@ -216,7 +219,11 @@ class WatchedFile:
 
 
 class BindingSource:
-    """The binding as it is now. A folder that cannot be read any more leaves the last binding in force."""
+    """The binding as it is now.
+
+    A folder that is away or cannot be read any more, or that has no document for the store any more, leaves the last
+    binding in force: what an agent may do is the service's to say, and its memory goes nowhere else meanwhile.
+    """
 
     def __init__(
         self,
@@ -241,6 +248,7 @@ class BindingSource:
         self._last_token: str | None = None
         self._namespace = WatchedFile(namespace_file)
         self._seen: object = None
+        self._had_document = False
         self._resolved: ResolvedBinding | None = None
 
     def current(self) -> ResolvedBinding:
@@ -252,14 +260,20 @@ class BindingSource:
         seen = self._signature()
         if self._resolved is not None and seen == self._seen:
             return self._resolved
+        files = self._read()
+        if files is None and self._resolved is not None:
+            return self._resolved
         try:
-            self._resolved = resolve(
-                self._store,
-                explicit=self._explicit,
-                files=self._read(),
-                env=self._env,
-                pod_namespace=self._namespace.text(),
-            )
+            has_document = from_files(files or {}, self._store) != ProjectedBinding()
+            if has_document or not self._had_document or self._resolved is None:
+                self._resolved = resolve(
+                    self._store,
+                    explicit=self._explicit,
+                    files=files or {},
+                    env=self._env,
+                    pod_namespace=self._namespace.text(),
+                )
+            self._had_document = self._had_document or has_document
         except InvalidRequest:
             if self._resolved is None:
                 raise
@@ -307,15 +321,17 @@ class BindingSource:
         except OSError:
             return None
 
-    def _read(self) -> dict[str, str]:
-        files: dict[str, str] = {}
+    def _read(self) -> dict[str, str] | None:
+        """Return the folder's files, none where there is no folder; None when they cannot be read."""
         try:
-            for path in self.folder.iterdir():
-                if _is_ours(path.name):
-                    files[path.name] = path.read_text(encoding="utf-8")
+            return {
+                path.name: path.read_text(encoding="utf-8") for path in self.folder.iterdir() if _is_ours(path.name)
+            }
+        except FileNotFoundError:
+            return {}
         except (OSError, UnicodeDecodeError):
-            return files
-        return files
+            logger.warning("the binding folder cannot be read", extra={"folder": str(self.folder)}, exc_info=True)
+            return None
 
 
 def _is_ours(name: str) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TypeVar
 
 from memory_service.client.binding import BindingSource
 from memory_service.client.courier import Courier
-from memory_service.client.errors import ContractError, ServiceUnavailable, UnavailableReason, invalid
+from memory_service.client.deadlines import Deadlines
+from memory_service.client.errors import ContractError, Refuser, ServiceUnavailable, UnavailableReason, invalid
 from memory_service.client.exchange import Counts, Exchange
 from memory_service.client.outbox import Outbox
 from memory_service.client.subjects import subject_of
@@ -19,19 +20,6 @@ T = TypeVar("T")
 
 MAX_GENERATIONS = 10_000
 """Sessions whose last generation is kept in memory; one that was dropped counts as never answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    """Seconds that a call may take in all, by kind.
-
-    A recall's allows for the two seconds that a service waits for an embedding before it goes on with words alone.
-    """
-
-    recall: float = 4.0
-    write: float = 5.0
-    other: float = 15.0
-    admin: float = 120.0
 
 
 class Shared:
@@ -119,6 +107,19 @@ class Verbs:
             return FailureMode(chosen) is FailureMode.STRICT
         except ValueError as error:
             raise invalid(f"failure_mode {chosen!r}: `soft` or `strict` is expected") from error
+
+
+def outage_of(error: ContractError | ServiceUnavailable) -> ServiceUnavailable | None:
+    """Return the outage that an error is to a soft caller; None for one that is the caller's own.
+
+    A refusal that something between has made is one: the service said nothing. A request that is too large for what
+    is between stays refused.
+    """
+    if isinstance(error, ServiceUnavailable):
+        return error
+    if error.refuser is not Refuser.BETWEEN or error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return None
+    return ServiceUnavailable(error.problem.detail, reason=UnavailableReason.BAD_ANSWER)
 
 
 def missing(error: ServiceUnavailable) -> Degraded:

@@ -34,7 +34,8 @@ from memory_service.client import requests
 from memory_service.client.appends import Appends, kept
 from memory_service.client.binding import BindingSource, ProjectedBinding, ResolvedBinding
 from memory_service.client.breaker import Breaker
-from memory_service.client.calls import Deadlines, Shared, Verbs, missing
+from memory_service.client.calls import Shared, Verbs, missing, outage_of
+from memory_service.client.deadlines import Deadlines
 from memory_service.client.errors import ContractError, InvalidRequest, OutboxError, ServiceUnavailable
 from memory_service.client.exchange import Count, Counts, Exchange, refusal
 from memory_service.client.groups import Admin, Facts, Health, Jobs, Receipts, Sessions
@@ -106,14 +107,21 @@ class MemoryClient(Verbs):
             outbox = Path(named) if named else outbox_folder(env, store, endpoint, agent)
         if outbox is not None and not isinstance(outbox, Outbox):
             outbox = Outbox(outbox, wall=wall)
+        deadlines = deadlines or Deadlines()
         super().__init__(
             Shared(
                 source=source,
                 exchange=Exchange(
-                    source, transport=Transport(transport), breaker=breaker, clock=clock, wall=wall, sleep=sleep
+                    source,
+                    transport=Transport(transport),
+                    breaker=breaker,
+                    usual_seconds=deadlines.of,
+                    clock=clock,
+                    wall=wall,
+                    sleep=sleep,
                 ),
                 outbox=outbox,
-                deadlines=deadlines or Deadlines(),
+                deadlines=deadlines,
                 failure_mode=FailureMode(failure_mode) if failure_mode is not None else None,
                 counts=Counts(on_count),
             ),
@@ -395,11 +403,12 @@ class MemoryClient(Verbs):
             self._leave_queued()
         try:
             answer = await self._call(request, deadline, patient=True)
-        except ServiceUnavailable as error:
-            if strict:
+        except (ServiceUnavailable, ContractError) as error:
+            outage = outage_of(error)
+            if strict or outage is None:
                 raise
-            logger.warning("nothing is known to be erased", extra={"reason": error.reason})
-            return Forgotten(status="not_erased", degraded=(missing(error),))
+            logger.warning("nothing is known to be erased", extra={"reason": outage.reason})
+            return Forgotten(status="not_erased", degraded=(missing(outage),))
         self._shared.unlearn(self._user)
         try:
             if courier is not None and last_id:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from memory_service.client.binding import BindingSource, ResolvedBinding
 from memory_service.client.breaker import Admission, Breaker
 from memory_service.client.errors import ContractError, NotAllowed, Refuser, ServiceUnavailable, UnavailableReason
-from memory_service.client.transport import BrokenOff, Transport
+from memory_service.client.transport import BrokenOff, Overslept, Transport
 from memory_service.client.wire import AGENT_HEADER, AUTHORIZATION, USER_HEADER, Answer, Request
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,12 @@ class Counts:
 
 
 class Exchange:
-    """Sends requests to one store, through one breaker."""
+    """Sends requests to one store, through one breaker.
+
+    Args:
+        usual_seconds: gives the time that a call of a verb usually has; a timeout counts against the service where
+            there was half of it.
+    """
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class Exchange:
         *,
         transport: Transport | None = None,
         breaker: Breaker | None = None,
+        usual_seconds: Callable[[str], float] = lambda verb: 0.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -70,6 +76,7 @@ class Exchange:
         self._source = source
         self._transport = transport or Transport()
         self.breaker = breaker or Breaker(clock=clock)
+        self._usual_seconds = usual_seconds
         self.clock = clock
         self.wall = wall
         self.sleep = sleep
@@ -137,7 +144,7 @@ class Exchange:
             return result
         except ServiceUnavailable as error:
             is_settled = True
-            self._settle(request, admission, error)
+            self._settle(request, admission, error, deadline - now)
             raise
         except ContractError as error:
             if error.refuser is not Refuser.CLIENT:
@@ -149,12 +156,18 @@ class Exchange:
                 # Cancelled, or refused before it was sent: nothing is known about the service.
                 self.breaker.abandoned(admission)
 
-    def _settle(self, request: Request[Any], admission: Admission, error: ServiceUnavailable) -> None:
+    def _settle(self, request: Request[Any], admission: Admission, error: ServiceUnavailable, seconds: float) -> None:
+        """Tell the breaker what an outage says about the service; `seconds` is the time that the call had."""
         if error.reason in _ALIVE:
             self.breaker.succeeded()
             if error.reason is UnavailableReason.QUOTA_EXCEEDED:
                 self._held_until[request.verb] = self.clock() + (error.retry_after or 1.0)
-        elif error.reason is UnavailableReason.CLOSED:
+        elif (
+            error.reason is UnavailableReason.CLOSED
+            or isinstance(error, Overslept)
+            or (error.reason is UnavailableReason.TIMEOUT and seconds < self._usual_seconds(request.verb) / 2)
+        ):
+            # Closed, busy with something else, or in more haste than a call of this verb has: nothing is known.
             self.breaker.abandoned(admission)
         else:
             self.breaker.failed(admission, error.retry_after)

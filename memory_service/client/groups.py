@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from memory_service.client import requests
-from memory_service.client.calls import Verbs, missing
-from memory_service.client.errors import ServiceUnavailable
+from memory_service.client.calls import Verbs, missing, outage_of
+from memory_service.client.errors import ContractError, ServiceUnavailable
 from memory_service.client.results import SessionActed
 from memory_service.contract.health import HealthReport
 from memory_service.contract.items import Item
@@ -149,11 +149,12 @@ class Sessions(Verbs):
         strict = self._is_strict(failure_mode)
         try:
             answer = await self._ask(request)
-        except ServiceUnavailable as error:
-            if strict:
+        except (ServiceUnavailable, ContractError) as error:
+            outage = outage_of(error)
+            if strict or outage is None:
                 raise
-            logger.warning("session action not asked for", extra={"action": action, "reason": error.reason})
-            return SessionActed(session_id=session_id, jobs=(), scheduled=False, degraded=(missing(error),))
+            logger.warning("session action not asked for", extra={"action": action, "reason": outage.reason})
+            return SessionActed(session_id=session_id, jobs=(), scheduled=False, degraded=(missing(outage),))
         return SessionActed.model_validate(answer.model_dump())
 
 

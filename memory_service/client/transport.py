@@ -20,11 +20,17 @@ from memory_service.contract.certificates import certificates
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """More than any answer of the service, whose pages end at two million characters."""
+MAX_LATENESS_SECONDS = 0.3
+"""How late an event loop may notice that the time is over; one that is later was blocked by other work."""
 _LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=20)
 
 
 class BrokenOff(ServiceUnavailable):
     """The connection ended before the answer did, as a kept-alive one does when the service restarts."""
+
+
+class Overslept(ServiceUnavailable):
+    """The time was over before anybody looked: this process was busy with something else, the service may be well."""
 
 
 class Transport:
@@ -49,6 +55,7 @@ class Transport:
         if self._is_closed:
             raise _closed()
         url = endpoint.rstrip("/") + request.path
+        began = asyncio.get_running_loop().time()
         try:
             async with self._timeout(seconds):
                 pool = self._connections(endpoint, ca)
@@ -71,7 +78,8 @@ class Transport:
         except (TimeoutError, httpx.TimeoutException) as error:
             if self._is_closed:
                 raise _closed() from error
-            raise ServiceUnavailable(
+            is_late = asyncio.get_running_loop().time() - began - seconds > MAX_LATENESS_SECONDS
+            raise (Overslept if is_late else ServiceUnavailable)(
                 f"{endpoint} did not answer {request.verb} within {seconds:g} s", reason=UnavailableReason.TIMEOUT
             ) from error
         except httpx.LocalProtocolError as error:

@@ -19,6 +19,7 @@ from memory_service.client import (
     ContractError,
     Deadlines,
     InvalidRequest,
+    LimitExceeded,
     NotAllowed,
     ServiceUnavailable,
     SyncMemoryClient,
@@ -130,6 +131,27 @@ async def test_a_dead_service_costs_one_timeout_and_then_answers_are_fast(
         assert (await client.write("s1", [TURN])).status == "queued"
     assert len(server.requests) == 1
     assert (await client.recall("q")).degraded[0].reason == "BreakerOpen"
+
+
+async def test_a_caller_in_haste_makes_nobody_else_forgetful(server: MemoryServer, make_client: MakeClient) -> None:
+    server.faults.append(hang)
+    client = make_client()
+    assert (await client.recall("q", timeout_seconds=0.05)).degraded[0].reason == "ServiceTimeout"
+    assert (await client.as_user("ada").recall("q")).outcome is Outcome.APPLIED
+
+
+async def test_work_of_the_agent_that_blocks_its_loop_is_no_outage_of_the_service(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    server.faults.append(hang)
+    client = make_client(deadlines=Deadlines(recall=0.2))
+    recalling = asyncio.create_task(client.recall("q"))
+    await asyncio.to_thread(server.wait_until, lambda s: len(s.requests) == 1)
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        pass
+    assert (await recalling).degraded[0].reason == "ServiceTimeout"
+    assert (await client.recall("q", timeout_seconds=20)).outcome is Outcome.APPLIED
 
 
 async def test_a_service_that_comes_back_is_found_by_one_probe(server: MemoryServer, make_client: MakeClient) -> None:
@@ -257,6 +279,29 @@ async def test_a_write_that_is_refused_raises_under_soft_too_and_is_not_queued(
     assert client.outbox is not None
     assert client.outbox.waiting() == 0
     assert client.outbox.refused() == ()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405])
+async def test_what_something_between_refuses_is_an_outage_to_a_soft_caller(
+    status: int, server: MemoryServer, make_client: MakeClient
+) -> None:
+    server.always = answer(status, b"<html>default backend</html>")
+    client = make_client()
+    assert (await client.write("s1", [TURN])).status == "queued"
+    assert (await client.write("s2", [TURN], durable=True)).status == "queued"
+    assert (await client.remember("a fact")).status == "queued"
+    assert (await client.sessions.end("s1")).degraded[0].reason == "BadAnswer"
+    assert (await client.forget(session_id="s3")).status == "not_erased"
+    with pytest.raises(ContractError):
+        await client.write("s4", [TURN], failure_mode="strict")
+
+
+async def test_a_write_that_is_too_large_for_what_is_between_is_refused(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    server.always = answer(413, b"<html>too large</html>")
+    with pytest.raises(LimitExceeded):
+        await make_client().write("s1", [TURN])
 
 
 async def test_a_refusal_does_not_open_the_breaker(server: MemoryServer, make_client: MakeClient) -> None:

@@ -129,6 +129,26 @@ def test_a_binding_that_turns_into_nonsense_leaves_the_last_one_in_force(tmp_pat
     assert source.current().endpoint == "http://from-folder:1"
 
 
+@pytest.mark.parametrize("loss", ["folder", "document", "bytes"])
+def test_a_binding_that_goes_away_leaves_the_last_one_in_force(loss: str, tmp_path: Path) -> None:
+    folder = tmp_path / "binding"
+    folder.mkdir()
+    (folder / "team.json").write_text(json.dumps(DOCUMENT))
+    (folder / "else.json").write_text(json.dumps({"store": "else", "endpoint": "http://else:1"}))
+    source = BindingSource("team", explicit=NOTHING, folder=folder, env={})
+    before = source.current()
+    if loss == "folder":
+        folder.rename(tmp_path / "away")
+    elif loss == "document":
+        (folder / "team.json").unlink()
+    else:
+        (folder / "team.json").write_bytes(b"\xff")
+    assert source.current() == before
+    folder.mkdir(exist_ok=True)
+    (folder / "team.json").write_text(json.dumps(DOCUMENT | {"endpoint": "http://mended:1"}))
+    assert source.current().endpoint == "http://mended:1"
+
+
 async def test_a_client_binds_by_store_name(tmp_path: Path) -> None:
     (tmp_path / "team.json").write_text(json.dumps(DOCUMENT))
     async with MemoryClient.bind("team", binding_folder=tmp_path, env={}) as client:
