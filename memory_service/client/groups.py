@@ -91,7 +91,10 @@ class Sessions(Verbs):
     async def list(
         self, *, workspace: str | None = None, cursor: str | None = None, limit: int | None = None
     ) -> SessionsResponse:
-        """Return one page of the caller's sessions of a workspace, or of none, newest write first."""
+        """Return one page of the caller's sessions of a workspace, or of none, newest write first.
+
+        A session that is written to meanwhile may come twice, none is left out.
+        """
         return await self._ask(requests.sessions_list(workspace=workspace, cursor=cursor, limit=limit))
 
     async def get(self, session_id: str, *, workspace: str | None = None) -> SessionDetail:

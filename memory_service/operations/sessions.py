@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from memory_service.contract.sessions import (
     Digest,
@@ -31,25 +33,57 @@ from memory_service.ports.storage import Transaction
 async def list_sessions(
     services: Services, caller: Caller, *, workspace: str | None, cursor: str | None, limit: int
 ) -> SessionsResponse:
-    """Return the caller's sessions of one workspace partition, newest write first."""
+    """Return the caller's sessions of one workspace partition, newest write first.
+
+    A session that is written to moves to the front while others page on. So the last pages are of all that were written
+    to since shortly before the first one: such a session may come twice, none is left out.
+    """
     home = scopes.home_owner(caller, workspace)
-    before = None
-    if cursor is not None:
-        micros, number = decode_cursor(cursor, int, int)
-        before = (time_of(micros), int(number))
+    place = _Place.read(cursor) if cursor is not None else None
 
     def read(tx: Transaction) -> SessionsResponse:
         homes = list(tx.owners.find([home]).values())
-        rows = tx.sessions.list(homes, limit=limit + 1, before=before)
-        more = len(rows) > limit
-        rows = rows[:limit]
-        last = rows[-1] if rows else None
+        began = tx.now() - _WRITES_UNDER_WAY if place is None else place.began
+        if place is None or place.written_at is not None:
+            before = None if place is None or place.written_at is None else (place.written_at, place.number)
+            rows = tx.sessions.list(homes, limit=limit + 1, before=before)
+        else:
+            rows = tx.sessions.written_since(homes, began, after=place.number, limit=limit + 1)
+        shown, following = rows[:limit], None
+        if len(rows) > limit:
+            is_again = place is not None and place.written_at is None
+            following = _Place(began, None if is_again else shown[-1].last_write_at, shown[-1].id)
+        elif place is not None and place.written_at is not None:
+            following = _Place(began, None, 0)
         return SessionsResponse(
-            sessions=tuple(session_summary(row) for row in rows),
-            next_cursor=encode_cursor(time_part(last.last_write_at), last.id) if more and last else None,
+            sessions=tuple(session_summary(row) for row in shown),
+            next_cursor=following.cursor() if following is not None else None,
         )
 
     return await services.storage.read(read)
+
+
+_WRITES_UNDER_WAY = timedelta(seconds=10)
+"""How long before a list began a write may have taken its time that was not there yet when the first page was read."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a page ended: when the list began, and the last session; without a time of it those written to since then
+    are gone through once more.
+    """
+
+    began: datetime
+    written_at: datetime | None
+    number: int
+
+    @classmethod
+    def read(cls, cursor: str) -> _Place:
+        began, written_at, number = (int(part) for part in decode_cursor(cursor, int, int, int))
+        return cls(time_of(began), time_of(written_at) if written_at else None, number)
+
+    def cursor(self) -> str:
+        return encode_cursor(time_part(self.began), time_part(self.written_at) if self.written_at else 0, self.number)
 
 
 async def get_session(services: Services, caller: Caller, session_id: str, *, workspace: str | None) -> SessionDetail:

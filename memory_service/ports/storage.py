@@ -102,6 +102,11 @@ class Sessions(Protocol):
     ) -> Sequence[SessionRow]:
         """Return sessions of these pairs, newest write first; `before` is the last row of the previous page."""
 
+    def written_since(
+        self, homes: Sequence[OwnerRow], moment: datetime, *, after: int, limit: int
+    ) -> Sequence[SessionRow]:
+        """Return sessions of these pairs that were written to since a moment, by row id, after one."""
+
     def partitions(self, owner: Owner) -> Sequence[SessionRow]:
         """Return the sessions of this session id in every workspace partition of its agent and principal."""
 

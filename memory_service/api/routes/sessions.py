@@ -34,7 +34,7 @@ _MAX_SEQ = 2**53
 async def list_sessions(
     call: AgentCall, workspace: Workspace | None = None, cursor: Cursor = None, limit: Limit = DEFAULT_PAGE
 ) -> Response:
-    """List the caller's sessions."""
+    """List the caller's sessions, newest write first; one that is written to while you page may come twice."""
     return answer(
         await sessions_verbs.list_sessions(call.services, call.caller, workspace=workspace, cursor=cursor, limit=limit)
     )

@@ -112,6 +112,19 @@ class SessionRows:
         )
         return [_readable_session(row) for row in found]
 
+    def written_since(
+        self, homes: Sequence[OwnerRow], moment: datetime, *, after: int, limit: int
+    ) -> Sequence[SessionRow]:
+        """Return sessions of these pairs that were written to since a moment, by row id, after one."""
+        if not homes:
+            return []
+        found = self._link.rows(
+            f"{_SELECT} WHERE s.home_id IN [:homes] AND s.last_write_at >= :moment AND s.id > :after"
+            " ORDER BY s.id LIMIT :limit",
+            {"homes": [home.id for home in homes], "moment": micros(moment), "after": after, "limit": limit},
+        )
+        return [_readable_session(row) for row in found]
+
     def partitions(self, owner: Owner) -> Sequence[SessionRow]:
         """Return the sessions of this session id in every workspace partition of its agent and principal."""
         found = self._link.rows(

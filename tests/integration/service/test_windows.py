@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 
 import pytest
@@ -345,3 +346,36 @@ async def test_the_event_cap_bounds_a_window_of_tiny_turns(start: Start) -> None
     assert len(window_texts(found)) <= 10
     await service.work()
     assert len((await agent.get("/v1/sessions/s1"))["window"]) <= 10
+
+
+async def test_sessions_that_are_written_to_while_they_are_listed_are_not_left_out(service: Service) -> None:
+    agent = service.agent()
+    for number in range(6):
+        await agent.write("hello", session=f"s{number}")
+    service.clock.advance(timedelta(minutes=1))
+    seen: list[str] = []
+    page = await agent.get("/v1/sessions", limit=2)
+    for busy in itertools.chain(("s1", "s0"), itertools.repeat("new")):
+        seen += [session["session_id"] for session in page["sessions"]]
+        if page["next_cursor"] is None:
+            break
+        await agent.write("more", session=busy)
+        page = await agent.get("/v1/sessions", limit=2, cursor=page["next_cursor"])
+    assert seen[:2] == ["s5", "s4"]
+    assert {f"s{number}" for number in range(6)} | {"new"} == set(seen)
+
+
+async def test_sessions_at_rest_are_listed_once(service: Service) -> None:
+    agent = service.agent()
+    for number in range(5):
+        await agent.write("hello", session=f"s{number}")
+    service.clock.advance(timedelta(minutes=1))
+    seen: list[str] = []
+    cursor: Json = {}
+    while True:
+        page = await agent.get("/v1/sessions", limit=2, **cursor)
+        seen += [session["session_id"] for session in page["sessions"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert seen == ["s4", "s3", "s2", "s1", "s0"]
