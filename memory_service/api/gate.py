@@ -116,6 +116,7 @@ class Gate:
             origin=_text(headers.get(b"origin")),
             content_type=_text(headers.get(b"content-type")),
             has_body=b"transfer-encoding" in headers or length not in (b"", b"0"),
+            content_encoding=_text(headers.get(b"content-encoding")),
         )
         refused = refusal(head, self._rules)
         return (refused.kind, problem(refused.kind, refused.detail)) if refused is not None else None

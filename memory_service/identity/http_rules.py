@@ -38,6 +38,7 @@ class RequestHead:
     origin: str | None
     content_type: str | None
     has_body: bool
+    content_encoding: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ def refusal(head: RequestHead, rules: HttpRules) -> Refusal | None:
         return Refusal(
             ProblemKind.UNSUPPORTED_MEDIA_TYPE,
             f"Content-Type {(head.content_type or '')[:200]!r} is not taken; send application/json",
+        )
+    if head.has_body and (head.content_encoding or "identity").strip().lower() != "identity":
+        return Refusal(
+            ProblemKind.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Encoding {(head.content_encoding or '')[:200]!r} is not taken; send the JSON as it is",
         )
     return None
 

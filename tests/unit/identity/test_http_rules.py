@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from memory_service.contract.config import AuthMode, IdentityConfig, ServiceConfig
@@ -109,3 +111,12 @@ def test_the_rules_follow_the_configuration() -> None:
     config = ServiceConfig(identity=IdentityConfig(auth=AuthMode.STATIC, allowed_origins=("https://page.example",)))
     rules = http_rules(config)
     assert refusal(head(origin="https://page.example", host="any"), rules) is None
+
+
+@pytest.mark.parametrize(("encoding", "is_taken"), [(None, True), ("identity", True), ("gzip", False), ("br", False)])
+def test_a_compressed_body_is_refused_for_what_it_is(encoding: str | None, is_taken: bool) -> None:
+    sent = replace(head(), content_encoding=encoding)
+    answer = refusal(sent, CLUSTER)
+    assert (answer is None) == is_taken
+    if answer is not None:
+        assert (answer.kind, "Content-Encoding" in answer.detail) == (ProblemKind.UNSUPPORTED_MEDIA_TYPE, True)
