@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
+from memory_operator import names
 from memory_operator.crd.base import (
     SERVICE_NAME,
     DnsLabel,
@@ -129,6 +130,12 @@ def _problems(name: str, spec: AgentMemorySpec) -> list[Problem]:
             "user and shared need memoryStore",
         )
         expect(spec.tools is None, "spec.tools", "needs memoryStore")
+    for label in sorted(((spec.agent.template or {}).get("metadata") or {}).get("labels") or ()):
+        expect(
+            not label.startswith(f"{names.GROUP}/"),
+            f"spec.agent.template.metadata.labels.{label}",
+            "must not be set: by it the operator and the stores find the pods",
+        )
     containers = ((spec.agent.template or {}).get("spec") or {}).get("containers") or ()
     expect(
         SERVICE_NAME.fullmatch(name) is not None or not any(item.get("ports") for item in containers),

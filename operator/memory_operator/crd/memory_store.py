@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
+from memory_operator import names
 from memory_operator.crd.base import (
     SERVICE_NAME,
     DnsLabel,
@@ -345,6 +346,9 @@ def _problems(name: str, spec: MemoryStoreSpec) -> list[Problem]:
     if spec.tls:
         has_one = (spec.tls.ca_bundle is None) != (spec.tls.ca_config_map_ref is None)
         expect(has_one, "spec.tls", "exactly one of caBundle and caConfigMapRef is expected")
+    for label in sorted(spec.pod_labels):
+        is_free = label != names.COMPONENT_LABEL and not label.startswith(f"{names.GROUP}/")
+        expect(is_free, f"spec.podLabels.{label}", "must not be set: by it the operator finds the pods")
     for number, issuer in enumerate(spec.identity.users.issuers):
         expect(
             issuer.ca_config_map_ref is None or issuer.jwks_url.startswith("https://"),

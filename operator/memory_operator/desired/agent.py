@@ -176,7 +176,7 @@ def deployment(inputs: AgentInputs) -> Manifest | None:
     if is_bound:
         pod["volumes"] = [dict(item) for item in pod.get("volumes") or ()] + [_volume(agent)]
     meta = template.get("metadata") or {}
-    labels = {**(meta.get("labels") or {}), **agent_labels(agent.id.name)}
+    labels = agent_labels(agent.id.name) | (meta.get("labels") or {})
     if is_bound:
         labels[pods.BINDING_LABEL] = agent.id.name
     pod_meta: JsonObject = {"labels": labels}

@@ -222,7 +222,7 @@ def deployment(
         strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     annotations = {**store.spec.pod_annotations, names.CONFIG_CHECKSUM_ANNOTATION: checksum(config_text)}
     template = {
-        "metadata": {"labels": {**store.spec.pod_labels, **store_labels(name)}, "annotations": annotations},
+        "metadata": {"labels": store_labels(name) | store.spec.pod_labels, "annotations": annotations},
         "spec": _pod(store, models, settings),
     }
     return child(

@@ -26,7 +26,8 @@ def _shortened(text: str) -> str:
 
 def refusal(message: str) -> str:
     """Return why the API server refuses pods, without the name of the one that it refused last."""
-    return f"The API server refuses the pods: {_shortened(_REFUSED_POD.sub('', message)).rstrip('.')}."
+    why = _shortened(_REFUSED_POD.sub("", message)).rstrip(".")
+    return f"The API server refuses the pods: {why}" + ("" if why.endswith("…") else ".")
 
 
 def _of_container(status: Mapping[str, Any]) -> str | None:

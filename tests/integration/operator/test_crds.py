@@ -70,6 +70,11 @@ def selecting(*requirements: Json) -> Json:
     return store(access={"allowedNamespaces": {"selector": {"matchExpressions": list(requirements)}}})
 
 
+def labelled(labels: Json) -> Json:
+    """A templated agent whose pods have these labels."""
+    return agent(**REMOTE, agent={"template": {"metadata": {"labels": labels}, **POD}})
+
+
 def listening(**more: Any) -> Json:
     """A templated agent that a Service is made for."""
     return templated(containers=[{"name": "a", "image": "x", "ports": [{"containerPort": 80}]}], **more)
@@ -106,6 +111,12 @@ ACCEPTED: dict[str, Json] = {
         {"key": "a", "operator": "In", "values": ["b"]}, {"key": "example.com/c", "operator": "Exists"}
     ),
     "labels with a prefix": store(podLabels={"example.com/team": "a", "tier": ""}, nodeSelector={"disk": "fast"}),
+    "pod labels that people select by": store(
+        podLabels={"app.kubernetes.io/name": "a", "app.kubernetes.io/part-of": "b"}
+    ),
+    "an agent's own name and component": labelled(
+        {"app.kubernetes.io/name": "a", "app.kubernetes.io/component": "web"}
+    ),
     "a user issuer": store(
         identity={"users": {"issuers": [{"issuer": "https://i", "audiences": ["m"], "jwksURL": "https://i/keys"}]}}
     ),
@@ -172,6 +183,12 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "none for Exists and DoesNotExist",
     ),
     "a pod label with a space": (store(podLabels={"a b": "c"}), "the keys of podLabels must be those of labels"),
+    "the component of a store's pods": (
+        store(podLabels={"app.kubernetes.io/component": "x"}),
+        "the operator finds the pods",
+    ),
+    "a pod label of ours": (store(podLabels={"memplane.dev/agent": "x"}), "the operator finds the pods"),
+    "a label of ours on an agent's pods": (labelled({"memplane.dev/store": "x"}), "the stores find the pods"),
     "a node label with two slashes": (store(nodeSelector={"a/b/c": "d"}), "the keys of nodeSelector must be"),
     "a namespace label with a space": (
         store(access={"allowedNamespaces": {"selector": {"matchLabels": {"a b": "c"}}}}),

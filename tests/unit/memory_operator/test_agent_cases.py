@@ -566,3 +566,36 @@ async def test_an_agent_whose_pods_are_still_of_the_earlier_store_is_degraded(wo
     await world.settle(10)
     assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
     assert world.of_agent(agent, "Ready") == ("True", "Bound")
+
+
+async def test_pods_keep_the_labels_that_people_select_by(world: World) -> None:
+    mine = {"app.kubernetes.io/name": "shop-bot", "app.kubernetes.io/component": "web", "team": "shop"}
+    await world.ready_store(podLabels={"app.kubernetes.io/name": "shop-memory", "team": "shop"})
+    world.agent(agent={"template": {"metadata": {"labels": mine}, **TEMPLATE["template"]}})
+    await world.settle()
+    labels = template(world)["metadata"]["labels"]
+    assert mine.items() <= labels.items()
+    assert labels["app.kubernetes.io/instance"] == labels["memplane.dev/agent"] == "helper"
+    labels = template(world, "notes-memory")["metadata"]["labels"]
+    assert (labels["app.kubernetes.io/name"], labels["team"]) == ("shop-memory", "shop")
+    selector = world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= labels.items()
+
+
+@pytest.mark.parametrize("label", ["memplane.dev/store", "memplane.dev/binding"])
+async def test_a_label_by_which_pods_are_found_is_refused_by_name(world: World, label: str) -> None:
+    agent = world.agent(agent={"template": {"metadata": {"labels": {label: "x"}}, **TEMPLATE["template"]}})
+    store = world.store(podLabels={label: "x"})
+    await world.settle()
+    for key, kind, field in (
+        (agent, kinds.AGENT_MEMORY, "spec.agent.template.metadata.labels"),
+        (store, kinds.MEMORY_STORE, "spec.podLabels"),
+    ):
+        assert world.condition(kind, key, "Ready") == ("False", "InvalidSpec")
+        assert f"{field}.{label}" in json.dumps(world.get(kind, key.name)["status"])
+
+
+async def test_the_component_of_a_stores_pods_is_refused_by_name(world: World) -> None:
+    store = world.store(podLabels={"app.kubernetes.io/component": "db"})
+    await world.settle()
+    assert world.of_store(store, "Ready") == ("False", "InvalidSpec")
