@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ os.environ.update(
     HF_HUB_OFFLINE="1",
     MEM0_DIR=tempfile.mkdtemp(prefix="memplane-mem0-"),
 )
+atexit.register(shutil.rmtree, os.environ["MEM0_DIR"], ignore_errors=True)
 for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
     os.environ.pop(name, None)
 for name in [name for name in os.environ if name.startswith("MEMPLANE_") and not name.startswith("MEMPLANE_TEST_")]:

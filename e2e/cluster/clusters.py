@@ -3,8 +3,10 @@
 import contextlib
 import re
 import secrets
+import shutil
 import subprocess
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ class Cluster:
         self.kubeconfig = kubeconfig
         self.kubectl = Kubectl(kubeconfig)
         self._made = Path(tempfile.mkdtemp(prefix="memplane-"))
+        # It holds tokens. Not a TemporaryDirectory, which warns when nobody has closed it.
+        weakref.finalize(self, shutil.rmtree, self._made, ignore_errors=True)
 
     def helm(self, *arguments: str, timeout_seconds: float = 300) -> str:
         """Run helm and return what it printed."""
