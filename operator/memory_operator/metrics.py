@@ -57,6 +57,12 @@ class Metrics:
             ["kind"],
             registry=registry,
         )
+        self.kinds_missing = Gauge(
+            "memplane_operator_kinds_missing",
+            "1 for a kind that the settings ask for and that the API server does not serve; it is looked for again.",
+            ["kind"],
+            registry=registry,
+        )
         self.lost_changes = Counter(
             "memplane_operator_lost_changes_total",
             "Objects of a list or a watch that could not be taken; the next list brings them again.",

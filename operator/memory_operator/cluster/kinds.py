@@ -67,6 +67,8 @@ CHILDREN: Final = (
     DEPLOYMENT,
     SERVICE_MONITOR,
 )
+OPTIONAL: Final = frozenset({SERVICE_MONITOR})
+"""Kinds of other people, which a cluster may not have, or not yet."""
 ALL: Final = {
     kind.name: kind for kind in (*OWN, *CHILDREN, POD, ENDPOINT_SLICE, NAMESPACE, CLUSTER_ROLE_BINDING, LEASE)
 }

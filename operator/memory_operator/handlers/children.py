@@ -10,7 +10,7 @@ from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import version
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import Expired, Watcher
-from memory_operator.errors import MemoryOperatorError
+from memory_operator.errors import MemoryOperatorError, NotFound
 from memory_operator.handlers.watches import take
 from memory_operator.pacing import Backoff
 from memory_operator.reconcile.context import Context
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 10.0
+_UNSERVED_SECONDS = 10.0
+"""After how long to see whether a resync has found a kind that was not served."""
 
 
 async def _follow_once(context: Context, watcher: Watcher, kind: Kind, namespace: str | None, since: int) -> int:
@@ -40,6 +42,10 @@ async def follow(context: Context, watcher: Watcher, kind: Kind, namespace: str 
     # What could not be listed is followed from whatever is there once that is permitted.
     context.followed[place] = context.listed.get(place, 0)
     while True:
+        if kind in context.unserved:
+            await asyncio.sleep(_UNSERVED_SECONDS)
+            context.followed[place] = context.listed.get(place, 0)
+            continue
         since = context.followed[place]
         try:
             await _follow_once(context, watcher, kind, namespace, since)
@@ -47,6 +53,9 @@ async def follow(context: Context, watcher: Watcher, kind: Kind, namespace: str 
             why = type(error).__name__
             context.metrics.watch_failures.labels(kind.name, why).inc()
             logger.info("watch broke off", extra={"kind": kind.name, "error": f"{why}: {error}"})
+            if kind in kinds.OPTIONAL and isinstance(error, NotFound):
+                context.mark_served(kind, is_served=False)
+                continue
             if context.followed[place] > since:
                 backoff.reset("watch")
             await asyncio.sleep(backoff.next("watch"))

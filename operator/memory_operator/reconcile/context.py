@@ -77,6 +77,8 @@ class Context:
     """By kind and namespace (None: all): the version of its last complete list."""
     unlisted: set[tuple[Kind, str | None]] = field(default_factory=set)
     """By kind and namespace: what the API server would not list last; what is known of it stays as it was."""
+    unserved: set[Kind] = field(default_factory=set)
+    """Optional kinds that the API server does not know: nothing is made of them until a resync finds them."""
     followed: dict[tuple[Kind, str | None], int] = field(default_factory=dict)
     """By kind and namespace: up to which version its events have been taken."""
     watch_health: Callable[[ObjectKey, float], None] = lambda store, seconds: None
@@ -92,6 +94,18 @@ class Context:
             self.metrics.lost_changes.labels(kind.name).inc()
             logger.exception("object not taken", extra={"kind": kind.name})
             return set()
+
+    def mark_served(self, kind: Kind, *, is_served: bool) -> None:
+        """Take down whether the API server knows an optional kind."""
+        if is_served == (kind not in self.unserved):
+            return
+        self.metrics.kinds_missing.labels(kind.name).set(not is_served)
+        if is_served:
+            self.unserved.discard(kind)
+            logger.info("kind served again", extra={"kind": kind.name})
+        else:
+            self.unserved.add(kind)
+            logger.warning("kind not served", extra={"kind": kind.name})
 
     def enqueue(self, keys: Iterable[ReconcileKey], *, in_background: bool = False) -> None:
         """Have these objects looked at; in the background: after those that somebody has changed."""

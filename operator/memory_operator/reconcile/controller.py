@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 
 from memory_operator import names
@@ -105,6 +106,11 @@ async def resync_kind(context: Context, kind: Kind, selector: str) -> tuple[int,
                 context.listed[(kind, namespace)] = page.resource_version
                 oldest = page.resource_version if oldest is None else min(oldest, page.resource_version)
         except (Forbidden, NotFound) as error:
+            if kind in kinds.OPTIONAL and isinstance(error, NotFound):
+                # Its objects have gone with it, and the rest of the cluster waits for nothing of it.
+                context.mark_served(kind, is_served=False)
+                there, oldest = {}, sys.maxsize
+                break
             context.unlisted.add((kind, namespace))
             if all((kind, place) in context.unlisted for place in places):
                 raise
@@ -114,6 +120,7 @@ async def resync_kind(context: Context, kind: Kind, selector: str) -> tuple[int,
             logger.warning("namespace not listed", extra=fields)
         else:
             context.unlisted.discard((kind, namespace))
+            context.mark_served(kind, is_served=True)
     for key, uid in context.cache.missing(kind, there, oldest or 0):
         if (kind, key.namespace) in context.unlisted:
             continue

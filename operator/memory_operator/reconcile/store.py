@@ -353,6 +353,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         else:
             staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
             kept = staged
+        kept |= {key for key in wanted.digests if kinds.ALL[key[0]] in context.unserved}
         digests = {name: digest for name, digest in wanted.digests.items() if name not in kept}
         try:
             problems = await sync_children(

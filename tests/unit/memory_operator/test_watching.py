@@ -21,7 +21,7 @@ from memory_operator.cluster.client import KubernetesCluster, Listing
 from memory_operator.cluster.kinds import Kind
 from memory_operator.cluster.watching import Expired, KubernetesWatcher, WatchEvent
 from memory_operator.crd.base import ObjectKey
-from memory_operator.errors import ClusterUnavailable, Forbidden
+from memory_operator.errors import ClusterUnavailable, Forbidden, NotFound
 from memory_operator.handlers import children
 from memory_operator.handlers.watches import kopf_settings
 from memory_operator.pacing import TokenBucket
@@ -153,9 +153,10 @@ class Script:
             yield step
 
 
-async def played(world: World, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+async def played(world: World, script: Script, monkeypatch: pytest.MonkeyPatch, kind: Kind = kinds.SERVICE) -> None:
     monkeypatch.setattr(children, "_FIRST_RETRY_SECONDS", 0.0)
-    following = asyncio.create_task(children.follow(world.context, script, kinds.SERVICE, None))
+    monkeypatch.setattr(children, "_UNSERVED_SECONDS", 0.0)
+    following = asyncio.create_task(children.follow(world.context, script, kind, None))
     over = asyncio.create_task(script.is_over.wait())
     done, _ = await asyncio.wait({following, over}, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     following.cancel()
@@ -245,6 +246,81 @@ async def test_an_operator_that_may_read_no_namespace_does_not_begin(monkeypatch
     monkeypatch.setattr(world.cluster, "pages", refusing)
     with pytest.raises(Forbidden):
         await resync(world.context)
+
+
+def _unserve(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the API server know no ServiceMonitors."""
+    pages, apply = world.cluster.pages, world.cluster.apply
+
+    async def listing(kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
+        if kind == kinds.SERVICE_MONITOR:
+            raise NotFound("the server could not find the requested resource")
+        async for page in pages(kind, namespace, selector):
+            yield page
+
+    async def applying(kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        assert kind != kinds.SERVICE_MONITOR
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "pages", listing)
+    monkeypatch.setattr(world.cluster, "apply", applying)
+
+
+@pytest.mark.parametrize("namespaces", [(), ("a", "b")], ids=["everywhere", "in some namespaces"])
+async def test_a_kind_of_other_people_that_is_not_there_holds_nobody_up_and_is_found_later(
+    monkeypatch: pytest.MonkeyPatch, namespaces: tuple[str, ...]
+) -> None:
+    world = World(replace(SETTINGS, service_monitors=True, watch_namespaces=namespaces))
+    missing = world.context.metrics.kinds_missing.labels("ServiceMonitor")._value
+    with monkeypatch.context() as absent:
+        _unserve(world, absent)
+        await resync(world.context)
+        store = await world.ready_store()
+        assert world.of_store(store, "Ready") == ("True", "Available")
+        assert world.of_store(store, "Stalled") is None
+        assert missing.get() == 1
+    await resync(world.context)
+    await world.settle(5)
+    assert world.find(kinds.SERVICE_MONITOR, "notes-memory") is not None
+    assert missing.get() == 0
+
+
+async def test_a_kind_of_other_people_may_go_while_the_operator_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(replace(SETTINGS, service_monitors=True))
+    store = await world.ready_store()
+    assert world.find(kinds.SERVICE_MONITOR, "notes-memory") is not None
+    _unserve(world, monkeypatch)
+    world.filter = lambda kind, event, body: False
+    world.cluster.remove(kinds.SERVICE_MONITOR, "a", "notes-memory")
+    world.filter = lambda kind, event, body: True
+    await resync(world.context)
+    await world.settle(5)
+    assert world.context.cache.child(kinds.SERVICE_MONITOR, ObjectKey("a", "notes-memory")) is None
+    assert world.of_store(store, "Stalled") is None
+    assert world.of_store(store, "Ready") == ("True", "Available")
+
+
+async def test_a_watch_of_a_kind_that_is_not_served_waits_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(replace(SETTINGS, service_monitors=True))
+    script = Script([NotFound("the server could not find the requested resource")])
+
+    is_lost, mark = asyncio.Event(), world.context.mark_served
+
+    def marking(kind: Kind, *, is_served: bool) -> None:
+        mark(kind, is_served=is_served)
+        if not is_served:
+            is_lost.set()
+
+    async def find() -> None:
+        await is_lost.wait()
+        await resync(world.context)
+
+    monkeypatch.setattr(world.context, "mark_served", marking)
+
+    finding = asyncio.create_task(find())
+    await played(world, script, monkeypatch, kinds.SERVICE_MONITOR)
+    await finding
+    assert script.opened == [0, world.context.listed[(kinds.SERVICE_MONITOR, None)]]
 
 
 async def test_what_could_not_be_listed_is_followed_from_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
