@@ -387,7 +387,7 @@ def facts_history(connection: Connection, fact_id: str) -> None:
         return
     output.table(
         ("at", "event", "text", "actor"),
-        [(moment(entry.at), entry.event, entry.text, entry.actor) for entry in history.entries],
+        [(moment(entry.at), entry.event, entry.text or "", entry.actor) for entry in history.entries],
     )
 
 

@@ -23,6 +23,10 @@ MAX_TOKEN_BUDGET = 1_000_000
 MAX_FILTER_VALUES = 64
 MAX_FACT_CHARS = 16_000
 MAX_EVIDENCE_CHARS = 16_000
+MAX_HISTORY_LINES = 500
+"""Changes of one fact that its history keeps, the newest ones."""
+MAX_HISTORY_CHARS = 1_000_000
+"""Characters of text in one fact's history; older changes go first."""
 MAX_TAGS = 32
 MAX_TAG_CHARS = 100
 MAX_ATTRIBUTES_BYTES = 16_384

@@ -272,16 +272,16 @@ class SupersedeRequest(FactFields):
 
 
 class HistoryEntry(Wire):
-    """One change of a fact."""
+    """One change of a fact. `text` is what it said from then on; null where it went on to say the same."""
 
     at: Time
     event: Literal["added", "corrected", "restated", "replaced", "superseded", "deleted", "accepted", "rejected"]
-    text: str
+    text: str | None
     actor: str
 
 
 class HistoryResponse(Wire):
-    """A fact's changes, oldest first."""
+    """A fact's changes, oldest first; of very many, the newest."""
 
     id: str
     entries: tuple[HistoryEntry, ...]

@@ -14,10 +14,11 @@ from memory_service.contract.sessions import (
 from memory_service.contract.verbs import ForgetResponse, ListResponse
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller, CallerKind
+from memory_service.domain.pages import page
 from memory_service.errors import Forbidden
 from memory_service.operations.cursors import decode_cursor, encode_cursor
 from memory_service.operations.forget import erase
-from memory_service.operations.items import fact_item
+from memory_service.operations.items import fact_chars, fact_item
 from memory_service.operations.services import Services
 from memory_service.ports.records import ItemFilters
 from memory_service.ports.storage import Transaction
@@ -31,12 +32,17 @@ async def admin_erase(services: Services, caller: Caller, request: AdminEraseReq
 async def admin_list(services: Services, caller: Caller, *, cursor: str | None, limit: int) -> ListResponse:
     """Return active facts of the whole store in the order in which they were stored."""
     _admins_only(caller)
-    after = int(decode_cursor(cursor, int)[0]) if cursor is not None else None
+    after = int(decode_cursor(cursor, int)[0]) if cursor is not None else 0
 
     def read(tx: Transaction) -> ListResponse:
-        rows = tx.facts.list_all(filters=ItemFilters(now=tx.now()), limit=limit + 1, after=after)
-        more = len(rows) > limit
-        rows = rows[:limit]
+        filters = ItemFilters(now=tx.now())
+        rows, more = page(
+            lambda place, count: tx.facts.list_all(filters=filters, limit=count, after=place or None),
+            after,
+            limit=limit,
+            place=lambda row: row.row_id,
+            chars=fact_chars,
+        )
         return ListResponse(
             items=tuple(fact_item(row) for row in rows), next_cursor=encode_cursor(rows[-1].row_id) if more else None
         )

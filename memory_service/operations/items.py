@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memory_service.contract.items import Item
+from memory_service.contract.limits import MAX_ATTRIBUTES_BYTES
 from memory_service.contract.scopes import Kind, Scope
 from memory_service.ports.records import FactRow, TurnRow
 
@@ -37,6 +38,11 @@ def fact_item(row: FactRow, *, score: float | None = None, explain: dict[str, fl
         revision=row.revision,
         explain=explain,
     )
+
+
+def fact_chars(row: FactRow) -> int:
+    """Return about how many characters a stored fact has on a page."""
+    return len(row.text) + len(row.evidence or "") + MAX_ATTRIBUTES_BYTES * bool(row.attributes)
 
 
 def episode_id(row_id: int) -> str:

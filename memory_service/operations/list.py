@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from memory_service.contract.limits import MAX_ATTRIBUTES_BYTES
 from memory_service.contract.scopes import Scope
 from memory_service.contract.verbs import ListRequest, ListResponse
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
 from memory_service.domain.pages import page
 from memory_service.operations.cursors import decode_cursor, encode_cursor
-from memory_service.operations.items import episode_item, fact_item
+from memory_service.operations.items import episode_item, fact_chars, fact_item
 from memory_service.operations.owners import resolve_owners, resolve_sessions
 from memory_service.operations.services import Services
 from memory_service.operations.turns import turn_chars
-from memory_service.ports.records import FactRow, ItemFilters, SessionRow, TurnRow
+from memory_service.ports.records import ItemFilters, SessionRow, TurnRow
 from memory_service.ports.storage import Transaction
 
 
@@ -41,7 +40,7 @@ async def list_items(services: Services, caller: Caller, request: ListRequest) -
                 after,
                 limit=request.limit,
                 place=lambda row: row.row_id,
-                chars=_fact_chars,
+                chars=fact_chars,
             )
             items = [fact_item(row) for row in rows]
             if more:
@@ -75,7 +74,3 @@ def _episodes(
         if (found := names.get(row.session_id)) is not None
     ]
     return ListResponse(items=tuple(items), next_cursor=encode_cursor("episode", rows[-1].id) if more else None)
-
-
-def _fact_chars(row: FactRow) -> int:
-    return len(row.text) + len(row.evidence or "") + MAX_ATTRIBUTES_BYTES * bool(row.attributes)

@@ -190,11 +190,11 @@ class FactChange:
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One change of a fact."""
+    """One change of a fact; `text` is None where it went on to say the same."""
 
     at: datetime
     event: Literal["added", "corrected", "restated", "replaced", "superseded", "deleted", "accepted", "rejected"]
-    text: str
+    text: str | None
     actor: str
 
 

@@ -233,7 +233,7 @@ class Facts(Protocol):
         """Delete a fact with its history, sources and vector."""
 
     def history(self, fact_id: str) -> Sequence[HistoryRow]:
-        """Return a fact's changes, oldest first."""
+        """Return a fact's changes, oldest first, as many as `domain.histories` keeps."""
 
     def list(
         self, owners: Sequence[OwnerRow], *, filters: ItemFilters, limit: int, after: int | None

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from memory_service.contract.items import FactStatus
+from memory_service.contract.limits import MAX_HISTORY_CHARS, MAX_HISTORY_LINES
 from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.domain.owners import Owner
 from memory_service.errors import Conflict
@@ -157,6 +158,21 @@ async def test_a_change_moves_the_revision_and_keeps_what_it_does_not_name(store
         ("added", "old text", "tester"),
         ("corrected", "new text", "editor"),
     ]
+
+
+async def test_a_history_repeats_no_text_that_did_not_change_and_keeps_the_newest_lines(store: Store) -> None:
+    row = await add(store, fact("x" * 16_000, MINE))
+    for number in range(MAX_HISTORY_LINES + 3):
+        await change(store, row.id, FactChange({"pinned": bool(number % 2)}))
+    history = await store.storage.read(lambda tx: tx.facts.history(row.id))
+    assert (len(history), {line.text for line in history}) == (MAX_HISTORY_LINES, {None})
+    for number in range(70):
+        text = f"{number} " + "y" * 15_990
+        await change(store, row.id, FactChange({"text": text}, terms=("y",)))
+    history = await store.storage.read(lambda tx: tx.facts.history(row.id))
+    assert sum(len(line.text or "") for line in history) <= MAX_HISTORY_CHARS
+    assert (history[-1].text or "").startswith("69 ")
+    assert len(history) == 62
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from memory_service.contract.items import FactStatus
+from memory_service.domain import histories
 from memory_service.domain.merging import normal_text
 from memory_service.domain.owners import Owner
 from memory_service.errors import Conflict
@@ -57,7 +58,8 @@ class FactRows:
         except Duplicate as error:
             raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
         self._write_source(owner_id, row_id, draft.source)
-        self._note((owner_id, row_id), "added", draft.text, actor=actor, now=now, source=draft.source)
+        origin = fact_columns.place(draft.source)[:3]
+        self._write_line((owner_id, row_id), "added", draft.text, actor=actor, now=now, origin=origin)
         self._owners.revise([owner_id])
         return self._required(owner_id, row_id)
 
@@ -158,7 +160,14 @@ class FactRows:
             )
             self._write_source(owner_id, known.row_id, change.source)
         fact = self._required(owner_id, known.row_id)
-        self._note((owner_id, fact.row_id), event, fact.text, actor=actor, now=now, source=change.source)
+        self._note(
+            (owner_id, fact.row_id),
+            event,
+            "" if fact.text == known.text else fact.text,
+            actor=actor,
+            now=now,
+            source=change.source,
+        )
         self._owners.revise([owner_id])
         return fact
 
@@ -204,7 +213,7 @@ class FactRows:
             " ON h.owner_id = f.owner_id AND h.fact_id = f.row_id WHERE f.id = :id ORDER BY h.id",
             {"id": fact_id},
         )
-        return [HistoryRow(moment(row[0]), row[1], row[2], row[3]) for row in found]
+        return [HistoryRow(moment(row[0]), row[1], row[2] or None, row[3]) for row in found]
 
     def list(
         self, owners: Sequence[OwnerRow], *, filters: ItemFilters, limit: int, after: int | None
@@ -353,34 +362,44 @@ class FactRows:
     ) -> None:
         """Write a line of history with the source of its text: the given one, else that of the line before.
 
-        Where the line before was erased, the text is that of those who said it too.
+        Where the line before was erased, the text is that of those who said it too. `text` is empty where it is that
+        of the line before. The oldest lines make room.
         """
         owner_id, row_id = place
+        lines = self._link.rows(
+            "SELECT id, LENGTH(text), agent, principal, session FROM @fact_history"
+            " WHERE owner_id = :owner_id AND fact_id = :fact_id ORDER BY id DESC",
+            {"owner_id": owner_id, "fact_id": row_id},
+        )
         if source is None:
-            before = self._link.row(
-                "SELECT agent, principal, session FROM @fact_history"
-                " WHERE owner_id = :owner_id AND fact_id = :fact_id ORDER BY id DESC LIMIT 1",
-                {"owner_id": owner_id, "fact_id": row_id},
-            )
-            left = before or self._link.row(
+            left = (lines[0][2:] if lines else None) or self._link.row(
                 "SELECT agent, principal, session FROM @fact_sources WHERE owner_id = :owner_id AND fact_id = :fact_id"
                 " ORDER BY agent, principal, session LIMIT 1",
                 {"owner_id": owner_id, "fact_id": row_id},
             )
-            agent, principal, session = left or ("", "", "")
+            origin = left or ("", "", "")
         else:
-            agent, principal, session, _ = fact_columns.place(source)
+            origin = fact_columns.place(source)[:3]
+        self._write_line(place, event, text, actor=actor, now=now, origin=origin)
+        keeps = histories.kept([len(text), *(line[1] for line in lines)]) - 1
+        if keeps < len(lines):
+            self._link.run(
+                "DELETE FROM @fact_history WHERE owner_id = :owner_id AND fact_id = :fact_id AND id <= :last",
+                {"owner_id": owner_id, "fact_id": row_id, "last": lines[keeps][0]},
+            )
+
+    def _write_line(
+        self, place: tuple[int, int], event: str, text: str, *, actor: str, now: datetime, origin: Sequence[str]
+    ) -> None:
         self._link.run(
             fact_columns.INSERT_HISTORY,
             {
-                "owner_id": owner_id,
-                "fact_id": row_id,
+                "owner_id": place[0],
+                "fact_id": place[1],
                 "at": micros(now),
                 "event": event,
                 "actor": actor,
-                "agent": agent,
-                "principal": principal,
-                "session": session,
+                **dict(zip(("agent", "principal", "session"), origin, strict=True)),
                 "text": text,
             },
         )

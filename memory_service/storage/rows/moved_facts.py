@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from memory_service.contract.items import FactStatus
+from memory_service.domain import histories
 from memory_service.ports.records import FactSource
 from memory_service.storage.encoding import micros, moment
 from memory_service.storage.rows import fact_columns, lines
@@ -188,6 +189,9 @@ class FactMover:
             arrival.history += [row for row in changes.get(known.row_id, []) if _change(row) not in seen]
             arrival.history.sort(key=lambda row: int(row["at"]))
             arrival.sources += _missing(here.get(known.row_id, []), arrival.sources)
+        for arrival in plan.arrivals:
+            keeps = histories.kept([len(row["text"]) for row in reversed(arrival.history)])
+            del arrival.history[: len(arrival.history) - keeps]
         self._link.run_many(
             INSERT_SOURCE,
             [

@@ -17,7 +17,7 @@ from tests.integration.service.harness import MODEL, Asker, Json, Service, item_
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
-async def _history(asker: Asker, fact: Json) -> list[tuple[str, str]]:
+async def _history(asker: Asker, fact: Json) -> list[tuple[str, str | None]]:
     page = await asker.get(f"/v1/facts/{fact['id']}/history")
     return [(entry["event"], entry["text"]) for entry in page["entries"]]
 
@@ -188,6 +188,20 @@ async def test_a_field_is_cleared_by_null_and_kept_by_leaving_it_out(agent: Aske
     changed = await agent.ask("PATCH", f"/v1/facts/{fact['id']}", {"category": None, "tags": []})
     assert changed.status_code == 200
     assert (changed.json()["category"], changed.json()["importance"], changed.json()["tags"]) == (None, 0.5, [])
+
+
+async def test_pages_of_all_facts_of_a_store_end_at_their_text_too(service: Service, agent: Asker) -> None:
+    """A thousand long facts would be more than a client reads."""
+    for number in range(3):
+        facts_ = [{"text": f"{number} {one} " + "w" * 15_980, "key": f"{number}-{one}"} for one in range(45)]
+        await agent.post("/v1/facts/batch", {"facts": facts_})
+    admin = service.admin()
+    pages, cursor = [], ""
+    while cursor is not None:
+        page = await admin.get(f"/v1/admin/list?limit=1000{cursor and '&cursor=' + cursor}")
+        pages.append(len(page["items"]))
+        cursor = page.get("next_cursor")
+    assert pages == [125, 10]
 
 
 async def test_a_fact_has_one_successor(agent: Asker) -> None:
