@@ -103,18 +103,20 @@ def over_target(tokens: int, turns: int, *, target_tokens: int, event_cap: int) 
     return tokens > target_tokens or turns > max(1, event_cap // 2)
 
 
-def fold_range(turns: Sequence[T], *, target_tokens: int, event_cap: int) -> tuple[T, ...]:
+def fold_range(
+    turns: Sequence[T], *, target_tokens: int, event_cap: int, tokens_beyond: int = 0, turns_beyond: int = 0
+) -> tuple[T, ...]:
     """Return the oldest of the window's turns that a fold takes so that what stays is within the target mark.
 
-    `turns` are those after the digest, oldest first. At most half of the event cap stays, so that folds are rare.
-    Calls stay with their results, and something always stays: empty when nothing can be folded. A call that still waits
-    for its result is not folded either, as long as anything else can be: one that nobody ever answers must not keep
-    every turn behind it out of the digest.
+    `turns` are those after the digest, oldest first; more may follow that were not read, and they stay. At most half of
+    the event cap stays, so that folds are rare. Calls stay with their results, and something always stays: empty when
+    nothing can be folded. A call that still waits for its result is not folded either, as long as anything else can be:
+    one that nobody ever answers must not keep every turn behind it out of the digest.
     """
-    remaining_tokens = sum(turn.tokens for turn in turns)
+    remaining_tokens = sum(turn.tokens for turn in turns) + tokens_beyond
     wanted = 0
     for wanted in range(len(turns) + 1):
-        left = len(turns) - wanted
+        left = len(turns) - wanted + turns_beyond
         if not over_target(remaining_tokens, left, target_tokens=target_tokens, event_cap=event_cap):
             break
         if wanted < len(turns):

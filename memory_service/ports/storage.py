@@ -141,8 +141,8 @@ class Turns(Protocol):
     def between(self, session: SessionRow, *, after: int, upto: int | None, limit: int) -> Sequence[TurnRow]:
         """Return turns with after < seq <= upto, in order."""
 
-    def unindexed(self, session_id: int, *, limit: int) -> Sequence[TurnRow]:
-        """Return turns of a session that have no vector yet, oldest first."""
+    def unindexed(self, session_id: int, *, after: int = 0, limit: int) -> Sequence[TurnRow]:
+        """Return turns of a session with after < seq that have no vector yet, oldest first."""
 
     def store_vectors(self, session_id: int, vectors: Mapping[int, Vector | None]) -> int:
         """Save vectors by turn row id; None marks a turn that has nothing to embed, so that it waits no longer.

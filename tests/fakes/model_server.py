@@ -114,6 +114,18 @@ class TooLong:
     code: str = "context_length_exceeded"
 
 
+@dataclass
+class Quota:
+    """Answer as usual so many times, which a test may set anew, and then 429."""
+
+    left: int
+
+    def spend(self) -> bool:
+        """Use one answer; False when none is left."""
+        self.left -= 1
+        return self.left >= 0
+
+
 @dataclass(frozen=True)
 class Refusing:
     """Answer 400 (or another status) to requests that hold this word anywhere, as usual to the others.
@@ -327,6 +339,8 @@ class _FaultyHandler(Handler):
                 self._respond_status(Status(400, code=fault.code, param="input"))
             case Refusing() if fault.refuses(body):
                 self._respond_status(Status(fault.status, code="content_filter" if fault.status < 500 else ""))
+            case Quota() if not fault.spend():
+                self._respond_status(Status(429))
             case Directionless() if self.path == EMBEDDINGS:
                 answer = embeddings_answer(body, self.server.model_server.dimension)
                 for text, item in zip(body["input"], answer["data"], strict=True):

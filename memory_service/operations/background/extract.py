@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from memory_service.domain import lexical, merging, scopes
+from memory_service.domain import lexical, merging, pages, scopes
 from memory_service.domain.owners import Owner
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
+from memory_service.operations.background.portions import chars_of_job
 from memory_service.operations.background.refused import leave_out, vectors_or_none
 from memory_service.operations.enqueue import extract_job
 from memory_service.operations.saving import SIMILAR_FACTS, save_fact
 from memory_service.operations.services import Services
-from memory_service.operations.turns import said_turns
+from memory_service.operations.turns import said_turns, turn_chars
 from memory_service.ports.models import Candidate, Engine, KnownFact, SaidTurn
 from memory_service.ports.process import Step
 from memory_service.ports.records import (
@@ -32,7 +33,7 @@ from memory_service.ports.storage import Transaction
 logger = logging.getLogger(__name__)
 
 MAX_EXTRACT_TURNS = 40
-"""Turns that one extraction reads; what waits beyond them follows in the next job. Keeps prompts in any context."""
+"""Turns that one extraction reads at most; what waits beyond them follows in the next job."""
 CONTEXT_TURNS = 6
 """Earlier turns shown to the engine, so that "yes, that one" can be understood; judgement."""
 ACTOR = "extraction"
@@ -42,6 +43,7 @@ ACTOR = "extraction"
 class _Found:
     session: SessionRow
     turns: Sequence[TurnRow]
+    is_more: bool
     context: Sequence[TurnRow]
 
 
@@ -58,7 +60,7 @@ async def extract(held: HeldJob) -> None:
     engine = services.engine
     if session_id is None or engine is None:
         return await held.drop()
-    found = await services.storage.read(lambda tx: _read(tx, session_id))
+    found = await services.storage.read(lambda tx: _read(tx, session_id, chars_of_job(services.chat)))
     held.reach(Step.TURNS_READ)
     if found is None or not found.turns:
         return await held.drop()
@@ -114,14 +116,21 @@ async def extract(held: HeldJob) -> None:
     return None
 
 
-def _read(tx: Transaction, session_id: int) -> _Found | None:
+def _read(tx: Transaction, session_id: int, most_chars: int) -> _Found | None:
     session = tx.sessions.get(session_id)
     if session is None:
         return None
-    turns = tx.turns.between(session, after=session.extracted_seq, upto=None, limit=MAX_EXTRACT_TURNS)
+    turns, is_more = pages.page(
+        lambda after, limit: tx.turns.between(session, after=after, upto=None, limit=limit),
+        session.extracted_seq,
+        limit=MAX_EXTRACT_TURNS,
+        place=lambda turn: turn.seq,
+        chars=turn_chars,
+        most_chars=most_chars,
+    )
     before = max(0, session.extracted_seq - CONTEXT_TURNS)
     context = tx.turns.between(session, after=before, upto=session.extracted_seq, limit=CONTEXT_TURNS)
-    return _Found(session, turns, context)
+    return _Found(session, turns, is_more, context)
 
 
 async def _proposed(
@@ -160,7 +169,7 @@ async def _known_facts(services: Services, owner: Owner, text: str) -> Sequence[
 
 def _is_more(session: SessionRow, found: _Found) -> bool:
     """Return whether turns that were waiting when the job began still wait: then they are not left to the sweeper."""
-    return len(found.turns) == MAX_EXTRACT_TURNS and session.last_seq > session.extracted_seq
+    return found.is_more and session.last_seq > session.extracted_seq
 
 
 def _in_order(

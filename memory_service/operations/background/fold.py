@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memory_service.domain import digest as digests
-from memory_service.domain import window
+from memory_service.domain import pages, window
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
+from memory_service.operations.background.portions import chars_of_job
 from memory_service.operations.background.refused import leave_out
 from memory_service.operations.enqueue import fold_is_due, fold_job
 from memory_service.operations.services import Services
+from memory_service.operations.turns import turn_chars
 from memory_service.ports.models import Chat, Message, Truncated, UnparseableAnswer
 from memory_service.ports.process import Step
 from memory_service.ports.records import DigestRow, JobDraft, SessionRow, TurnRow
@@ -29,7 +32,8 @@ NOTHING_TAKEN = "Messages of this time could not be summarised."
 @dataclass(frozen=True)
 class _Found:
     session: SessionRow
-    turns: Sequence[TurnRow]
+    folded: Sequence[TurnRow]
+    is_more: bool
     digest: DigestRow | None
 
 
@@ -52,16 +56,15 @@ async def fold(held: HeldJob) -> None:
         session = tx.sessions.get(session_id)
         if session is None:
             return None
-        turns = tx.turns.between(session, after=session.folded_seq, upto=None, limit=MAX_FOLD_TURNS)
-        return _Found(session, turns, tx.digests.latest(session_id))
+        folded, is_more = _folded(tx, services, session, chars_of_job(chat))
+        return _Found(session, folded, is_more, tx.digests.latest(session_id))
 
     found = await services.storage.read(read)
     held.reach(Step.TURNS_READ)
-    if found is None or not (fold_is_due(services, found.session) or held.job.payload.get("force")):
+    is_forced = bool(held.job.payload.get("force"))
+    if found is None or not (fold_is_due(services, found.session) or is_forced):
         return await held.drop()
-    turns = window.fold_range(
-        found.turns, target_tokens=config.compaction_target, event_cap=config.short_term.hard_event_cap
-    )
+    turns = found.folded
     if not turns:
         return await held.drop()
     summary = await _summarise(services, chat, found.digest.summary if found.digest is not None else "", turns)
@@ -82,7 +85,9 @@ async def fold(held: HeldJob) -> None:
         ):
             raise LeaseLost(held.job.id)
         session = tx.sessions.get(session_id)
-        return fold_job(services, session, now, held.job.request_id) if session is not None else None
+        if session is None:
+            return None
+        return fold_job(services, session, now, held.job.request_id, force=is_forced and found.is_more)
 
     await held.store(store, then=lambda following: following)
     services.meter.count("turns_folded", len(turns))
@@ -90,10 +95,39 @@ async def fold(held: HeldJob) -> None:
     return None
 
 
+def _folded(
+    tx: Transaction, services: Services, session: SessionRow, most_chars: int
+) -> tuple[Sequence[TurnRow], bool]:
+    """Return the turns that a fold takes, and whether turns of the window were not looked at.
+
+    They are of about so many characters, but never less than one turn, or one call with its results.
+    """
+    while True:
+        turns, is_more = pages.page(
+            lambda after, limit: tx.turns.between(session, after=after, upto=None, limit=limit),
+            session.folded_seq,
+            limit=MAX_FOLD_TURNS,
+            place=lambda turn: turn.seq,
+            chars=turn_chars,
+            most_chars=most_chars,
+        )
+        folded = window.fold_range(
+            turns,
+            target_tokens=services.config.compaction_target,
+            event_cap=services.config.short_term.hard_event_cap,
+            tokens_beyond=max(0, session.window_tokens - sum(turn.tokens for turn in turns)) if is_more else 0,
+            turns_beyond=max(0, session.window_turns - len(turns)) if is_more else 0,
+        )
+        if folded or not is_more or len(turns) >= MAX_FOLD_TURNS:
+            return folded, is_more
+        most_chars *= 2  # what was read is one turn, or a call with its results
+
+
 async def _summarise(services: Services, chat: Chat, prior: str, turns: Sequence[TurnRow]) -> str:
     config = services.config.medium_term
     summary = prior
-    for lines in digests.chunks(
+    for lines in await asyncio.to_thread(
+        digests.chunks,
         turns,
         context_tokens=chat.context_tokens,
         digest_tokens=config.digest_tokens,
@@ -140,11 +174,17 @@ async def _asked(services: Services, chat: Chat, summary: str, lines: Sequence[s
     messages = (Message("system", prompt.system), Message("user", prompt.user))
     usual = digests.answer_tokens(chat.context_tokens, config.digest_tokens)
     # A model that thinks before it answers needs more than the notes take.
-    most = digests.tokens_left(prompt, context_tokens=chat.context_tokens, counter=services.counter)
+    most = await asyncio.to_thread(
+        digests.tokens_left, prompt, context_tokens=chat.context_tokens, counter=services.counter
+    )
     for allowed in (usual, most) if most > usual else (usual,):
         answer = await chat.complete(messages, max_tokens=allowed)
-        accepted = digests.accepted(
-            answer.text, digest_tokens=config.digest_tokens, counter=services.counter, truncated=answer.truncated
+        accepted = await asyncio.to_thread(
+            digests.accepted,
+            answer.text,
+            digest_tokens=config.digest_tokens,
+            counter=services.counter,
+            truncated=answer.truncated,
         )
         if accepted is not None:
             return accepted

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from memory_service.domain import lexical
+from memory_service.domain import lexical, pages
 from memory_service.operations.background.held import HeldJob
 from memory_service.operations.background.refused import vectors_or_none
 from memory_service.operations.enqueue import index_job
+from memory_service.operations.turns import turn_chars
 from memory_service.ports.process import Step
 from memory_service.ports.records import JobDraft, Vector
 from memory_service.ports.storage import Transaction
 
 BATCH_TURNS = 64
-"""Turns a job embeds at once: some hundred milliseconds of work, so that sessions take turns; judgement."""
+"""Turns a job embeds at once, or as many long ones as a page holds: some hundred milliseconds of work, so that sessions
+take turns; judgement.
+"""
 
 
 async def index_turns(held: HeldJob) -> None:
@@ -25,7 +28,15 @@ async def index_turns(held: HeldJob) -> None:
     services, session_id = held.services, held.job.session_id
     if session_id is None:
         return await held.drop()
-    turns = await services.storage.read(lambda tx: tx.turns.unindexed(session_id, limit=BATCH_TURNS))
+    turns, is_more = await services.storage.read(
+        lambda tx: pages.page(
+            lambda after, limit: tx.turns.unindexed(session_id, after=after, limit=limit),
+            0,
+            limit=BATCH_TURNS,
+            place=lambda turn: turn.seq,
+            chars=turn_chars,
+        )
+    )
     held.reach(Step.TURNS_READ)
     if not turns:
         return await held.drop()
@@ -42,7 +53,7 @@ async def index_turns(held: HeldJob) -> None:
     def store(tx: Transaction) -> JobDraft | None:
         tx.turns.store_vectors(session_id, by_row)
         session = tx.sessions.get(session_id)
-        if len(turns) < BATCH_TURNS or session is None:
+        if not is_more or session is None:
             return None
         return index_job(services.config, session, tx.now(), held.job.request_id)
 

@@ -79,12 +79,12 @@ class TurnRows:
         found = self._link.rows(f"{_IN_SESSION} AND t.seq > :after{where} ORDER BY t.seq LIMIT :limit", parameters)
         return [turn_row(row) for row in found]
 
-    def unindexed(self, session_id: int, *, limit: int) -> Sequence[TurnRow]:
-        """Return turns of a session that have no vector yet, oldest first."""
+    def unindexed(self, session_id: int, *, after: int = 0, limit: int) -> Sequence[TurnRow]:
+        """Return turns of a session with after < seq that have no vector yet, oldest first."""
         found = self._link.rows(
             f"SELECT {COLUMNS} FROM @turns AS t WHERE t.owner_id = {HOME} AND t.session_id = :session_id"
-            " AND t.indexed = 0 ORDER BY t.seq LIMIT :limit",
-            {"session_id": session_id, "limit": limit},
+            " AND t.indexed = 0 AND t.seq > :after ORDER BY t.seq LIMIT :limit",
+            {"session_id": session_id, "after": after, "limit": limit},
         )
         return [turn_row(row) for row in found]
 

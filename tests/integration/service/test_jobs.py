@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_service.contract.config import EngineName, ExtractionConfig, ShortTermConfig, WorkerConfig
+from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig, WorkerConfig
 from memory_service.contract.sessions import JobKind
 from tests.fakes.model_server import (
     CHAT,
@@ -15,6 +15,7 @@ from tests.fakes.model_server import (
     Directionless,
     Embeddings,
     Gate,
+    Quota,
     Refusing,
     Status,
     Text,
@@ -127,6 +128,41 @@ async def test_what_a_model_asks_all_jobs_to_wait_is_waited_without_asking(start
     await service.pass_time(minutes=15)
     assert await agent.texts() == ["User's dog is called Rex"]
     assert {job["state"] for job in await _jobs(agent)} == {"done"}
+
+
+async def test_a_backlog_that_a_quota_interrupts_is_read_on_from_where_it_was(start: Start) -> None:
+    service = await start(
+        chat=True,
+        chat_options={"context_tokens": 2_048},
+        engine=EngineName.NATIVE,
+        short_term=ShortTermConfig(token_budget=600),
+        medium_term=MediumTermConfig(digest_tokens=64),
+    )
+    agent = service.agent()
+    animals = ("dog", "cat", "bird", "fish", "horse", "goat")
+    for animal in animals:
+        await agent.write(f"My {animal} is called {animal.title()}y." + " word" * 2_000)
+    await agent.post("/v1/sessions/s1/end")
+    quota = Quota(0)
+    service.models.always(CHAT, quota)
+    for _ in range(10):
+        quota.left = 5
+        await service.pass_time(minutes=16)
+    assert sorted(await agent.texts()) == sorted(f"User's {animal} is called {animal.title()}y" for animal in animals)
+    assert (await agent.get("/v1/sessions/s1"))["session"]["tokens"] <= 3_000
+    assert {job["state"] for job in await _jobs(agent)} == {"done"}
+
+
+async def test_long_turns_are_indexed_a_page_at_a_time_and_all_of_them(start: Start) -> None:
+    service = await start()
+    agent = service.agent()
+    for number in range(3):
+        await agent.write(f"tale {number} " + "of the sea " * 60_000)
+    await service.work()
+    counts = (await service.admin().get("/v1/admin/diagnostics"))["counts"]
+    assert counts["episodes_indexed"] == 3
+    assert service.runtime.meter.value("turns_indexed") == 3
+    assert service.runtime.meter.value("jobs", kind="index_turns", outcome="done") >= 2
 
 
 async def test_vectors_of_a_wrong_number_or_length_are_not_stored(start: Start) -> None:

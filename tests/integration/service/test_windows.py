@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig
 from memory_service.contract.sessions import JobKind
+from memory_service.domain import digest as digests
 from tests.fakes.model_server import CHAT, Gate, Status, Text, Thinking
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Json, Service, item_texts, turn, window_texts
@@ -144,6 +147,23 @@ async def test_a_model_that_thinks_aloud_gives_a_digest_of_its_notes_alone(start
     assert "this is message number" in digest["summary"]
     assert "hm" not in digest["summary"]
     assert "think" not in digest["summary"]
+
+
+async def test_turns_are_cut_for_a_digest_beside_the_event_loop(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = await _with_marks(start)
+    cutting: set[str] = set()
+    chunks = digests.chunks
+
+    def noted(*turns: Any, **limits: Any) -> tuple[tuple[str, ...], ...]:
+        cutting.add(threading.current_thread().name)
+        return chunks(*turns, **limits)
+
+    monkeypatch.setattr(digests, "chunks", noted)
+    for number in range(30):
+        await service.agent().write(f"this is message number {number} of many")
+    await service.work()
+    assert cutting
+    assert threading.current_thread().name not in cutting
 
 
 async def test_a_summary_that_was_cut_off_is_asked_for_again_with_fewer_messages(start: Start) -> None:

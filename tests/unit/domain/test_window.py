@@ -113,6 +113,15 @@ def test_a_fold_takes_the_oldest_turns_leaves_some_and_parts_no_call_from_its_re
     assert not set(ids(taken, "tool_call")) & set(ids(kept, "tool_result"))
 
 
+def test_what_was_not_read_stays_and_counts_for_the_target() -> None:
+    turns = [said(seq, 10) for seq in range(1, 6)]
+    assert fold_range(turns, target_tokens=55, event_cap=100) == ()
+    beyond = fold_range(turns, target_tokens=55, event_cap=100, tokens_beyond=40, turns_beyond=4)
+    assert [turn.seq for turn in beyond] == [1, 2, 3, 4]
+    many = fold_range(turns, target_tokens=1_000, event_cap=10, tokens_beyond=1, turns_beyond=3)
+    assert [turn.seq for turn in many] == [1, 2, 3]
+
+
 def test_a_fold_brings_the_window_down_to_its_target() -> None:
     turns = [said(seq) for seq in range(1, 21)]
     taken = fold_range(turns, target_tokens=55, event_cap=1_000)

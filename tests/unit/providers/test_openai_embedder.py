@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -107,6 +108,22 @@ async def test_a_text_of_a_million_characters_costs_a_bounded_number_of_inputs(
     (vector,) = await make_embedder(inputTokens=64).embed(["green tea " * 100_000])
     assert float(np.linalg.norm(vector)) == pytest.approx(1, abs=1e-6)
     assert sum(len(request.body["input"]) for request in server.requests) == 32
+
+
+async def test_long_texts_are_cut_beside_the_event_loop(
+    make_embedder: MakeEmbedder, counter: OfflineTokenCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cutting: set[str] = set()
+    cut = counter.cut
+
+    def noted(text: str, most: int) -> str:
+        cutting.add(threading.current_thread().name)
+        return cut(text, most)
+
+    monkeypatch.setattr(counter, "cut", noted)
+    await make_embedder().embed(["green tea " * 10_000])
+    assert cutting
+    assert threading.current_thread().name not in cutting
 
 
 async def test_a_refusal_that_is_not_about_length_ends(make_embedder: MakeEmbedder, server: ModelServer) -> None:
