@@ -252,6 +252,13 @@ def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manife
     return known, made.objects
 
 
+def _is_changed(store: MemoryStore, wanted: Wanted, workload: Child | None) -> bool:
+    """Whether other pods are wanted than those of the Deployment that is there."""
+    if workload is None or workload.deployment is None:
+        return False
+    return wanted.template not in (None, workload.template) or workload.deployment.wanted != store.replicas
+
+
 def _staged(context: Context, store: MemoryStore, wanted: Wanted, workload: Child | None) -> frozenset[ChildKey]:
     """Return what must stay as it is until fewer stores are rolled out: the pods, and the configuration they have."""
     is_rolled = workload is not None and wanted.template not in (None, workload.template)
@@ -327,6 +334,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
     earlier, accounts_after = await earlier_accounts(context, workload if is_there else None, account, selector)
     problems: tuple[ApplyProblem, ...] = ()
     staged: frozenset[ChildKey] = frozenset()
+    waits_for_resume = False
     has_bindings = (kinds.CONFIG_MAP.name, names.bindings(key.name, 0)) in children
     is_left_alone = store.spec.paused or is_being_deleted
     if has_bindings or has_started or not is_left_alone:
@@ -350,6 +358,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
             # What has gone with a store that is being deleted must not come back, and hold that up.
             written &= children.keys() if is_being_deleted else written
             kept = frozenset(wanted.digests) - written
+            waits_for_resume = store.spec.paused and is_there and _is_changed(store, wanted, workload)
         else:
             staged = _staged(context, store, wanted, children.get(deployment_key)) & children.keys()
             kept = staged
@@ -381,7 +390,8 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         health=context.health.get(key),
         models=states,
         waits_for_models=not may_start,
-        held_by=_held_by(states, models) if has_started and not store.spec.paused else None,
+        held_by=_held_by(states, models) if has_started and not is_left_alone else None,
+        waits_for_resume=waits_for_resume,
         waits_for_turn=bool(staged),
         is_being_deleted=is_being_deleted,
         problems=problems,

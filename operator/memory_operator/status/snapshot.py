@@ -138,6 +138,8 @@ class StoreSnapshot:
     """Whether the first Deployment waits for them."""
     held_by: ModelState | None = None
     """The ModelAPI without which a store that has started cannot be changed."""
+    waits_for_resume: bool = False
+    """Whether a change of its pods waits while `spec.paused` is true."""
     waits_for_turn: bool = False
     """Whether a newer pod template waits until fewer stores are rolled out."""
     is_being_deleted: bool = False

@@ -29,6 +29,7 @@ _BEFORE_A_START: Final = frozenset(
 _SERVING_KINDS: Final = frozenset({"Deployment", "Service"})
 """Kinds without which nobody is served; what else somebody has the name of is told by `Stalled` alone."""
 _CLAIM: Final = "PersistentVolumeClaim"
+_WAITS_FOR_RESUME: Final = "A change of the pods waits while spec.paused is true."
 _TERMINATING: Final = "The store is being deleted; somebody's finalizer holds that up."
 _BLOCKING_PARTS: Final = (Part.SECRETS, Part.SCHEMA, Part.STORAGE, Part.EMBEDDING, Part.BINDINGS)
 """Parts that can keep a pod from being ready, the cause before its effects."""
@@ -177,6 +178,8 @@ def _progressing(snapshot: StoreSnapshot) -> Condition:
     if not state.is_rolled_out:
         message = f"{state.updated} of {state.wanted} pods are of the newest template."
         return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, state.said(message))
+    if snapshot.waits_for_resume:
+        return Condition(kind, False, Reason.PAUSED, _WAITS_FOR_RESUME)
     if snapshot.waits_for_turn:
         message = "A newer pod template waits until other stores have been rolled out."
         return Condition(kind, False, Reason.ROLLOUT_WAITING, message)
@@ -273,9 +276,8 @@ def _reconciling(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | Non
         return Condition(kind, True, Reason.WAITING_FOR_MODEL_API, _held_back(snapshot.held_by))
     if state is None and not snapshot.waits_for_models:
         return Condition(kind, True, Reason.RECONCILING, "The store's objects are being made.")
-    if state is not None and store.spec.paused and state.wanted != store.replicas:
-        message = f"spec.replicas is {store.replicas}, and {state.wanted} stay wanted while spec.paused is true."
-        return Condition(kind, True, Reason.PAUSED, message)
+    if snapshot.waits_for_resume:
+        return Condition(kind, True, Reason.PAUSED, _WAITS_FOR_RESUME)
     if state is not None and (not state.is_rolled_out or state.wanted != store.replicas):
         return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, state.said("The pods are being replaced."))
     return None

@@ -529,6 +529,22 @@ async def test_a_store_that_serves_is_not_called_scaled_to_zero(world: World, wh
     assert world.of_agent(agent, "MemoryDegraded") == ("False", "MemoryHealthy")
 
 
+async def test_a_change_of_a_paused_store_is_told_as_not_applied(world: World) -> None:
+    store = await world.ready_store()
+    world.store(paused=True)
+    await world.settle()
+    assert world.of_store(store, "Reconciling") is None
+    world.store(paused=True, container={"image": "new:2"})
+    await world.settle()
+    assert world.of_store(store, "Reconciling") == ("True", "Paused")
+    assert world.of_store(store, "Progressing") == ("False", "Paused")
+    world.store(container={"image": "new:2"})
+    await world.settle()
+    await world.make_ready(store)
+    assert world.of_store(store, "Reconciling") is None
+    assert world.of_store(store, "Progressing") == ("False", "RolloutComplete")
+
+
 async def test_what_a_configuration_remembers_may_be_garbage(world: World) -> None:
     world.answers["gpt"] = REACHABLE
     world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
