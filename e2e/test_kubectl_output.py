@@ -8,7 +8,7 @@ import yaml
 from e2e.cluster import home
 from e2e.cluster.clusters import Namespace
 from e2e.installation import agent_memory, local_store, memory_store, wait_for
-from tests.packaging.pages import blocks, missing_line
+from tests.packaging.pages import blocks, difference
 
 REFUSED = {
     "a storage type that does not exist": (
@@ -60,10 +60,10 @@ def test_kubectl_prints_what_the_page_shows(ready: Namespace, command: str, expe
     def is_as_shown() -> bool:
         nonlocal said
         said = ready.kubectl(*command.split())
-        return missing_line(said, expected) is None
+        return difference(said, expected) is None
 
     ready.cluster.wait_until(
-        f"{command!r} as shown", is_as_shown, seconds=30, explain=lambda: f"{missing_line(said, expected)}\nin\n{said}"
+        f"{command!r} as shown", is_as_shown, seconds=30, explain=lambda: f"{difference(said, expected)}\nin\n{said}"
     )
 
 

@@ -4,7 +4,8 @@ How a page says what is what (CONTRIBUTING tells writers):
 
     ```sh                 commands; all blocks of a page run in one folder, and what they export stays set
     ```sh service         a command that keeps running in a terminal of its own, until it prints `listening on`
-    ```text               what the block above prints, in order; `…` stands for anything
+    ```text               what the block above prints, line for line; `…` stands for anything in a line, and in a
+                          line of its own for any lines
     ```python agent.py    a file of this name (any language); it is saved, and commands use it
     ```sh cluster         commands that are run where there is a cluster
     ```sh cluster service one of them that keeps running: a port that is forwarded
@@ -24,7 +25,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -159,12 +160,12 @@ class Reader:
                 check=False,
                 text=True,
             )
-            missing = missing_line(ran.stdout, expected)
-            if ran.returncode == 0 and missing is None:
+            wrong = difference(ran.stdout, expected) if expected else None
+            if ran.returncode == 0 and wrong is None:
                 return
             if not reads or time.monotonic() > until:
                 assert ran.returncode == 0, f"{place}: exit code {ran.returncode}\n{commands}\n{ran.stdout}"
-                raise AssertionError(f"{place}: {missing!r} was not printed by\n{commands}\nbut\n{ran.stdout}")
+                raise AssertionError(f"{place}: {wrong} by\n{commands}\nbut\n{ran.stdout}")
 
     def serve(self, command: str, place: str) -> None:
         """Run a service in place of the one before, until it listens; commands that follow find it."""
@@ -212,17 +213,41 @@ class Reader:
         assert service.returncode == 0, f"the service ended with {service.returncode}:\n{self.log}"
 
 
-def missing_line(printed: str, expected: str) -> str | None:
-    """Return the first expected line that was not printed after the ones before it, None when all were."""
-    lines = [" ".join(line.split()) for line in printed.splitlines()]
+def difference(printed: str, expected: str) -> str | None:
+    """Say where what was printed is not what a page shows, None where it is.
+
+    Line for line, blank ones and the width of columns aside. `…` in a line stands for any letters, alone in a line for
+    any lines, also for none.
+    """
+    lines = [_columns(line) for line in printed.splitlines() if line.strip()]
+    runs: list[list[str]] = [[]]
+    for line in expected.splitlines():
+        if line.strip() == "…":
+            runs.append([])
+        elif line.strip():
+            runs[-1].append(line)
     at = 0
-    for wanted in expected.splitlines():
-        pattern = ".*".join(re.escape(" ".join(piece.split())) for piece in wanted.split("…"))
-        if not wanted.strip() or wanted.strip() == "…":
-            continue
-        while at < len(lines) and not re.search(pattern.replace(r"\ ", " *"), lines[at]):
-            at += 1
-        if at == len(lines):
-            return wanted
-        at += 1
-    return None
+    for number, run in enumerate(runs):
+        is_last = number == len(runs) - 1
+        # The first run begins where the output does, the last one ends where it ends, the others are looked for.
+        starts = range(at, len(lines) + 1) if number else range(at, at + 1)
+        if number and is_last:
+            starts = range(max(at, len(lines) - len(run)), len(lines) + 1)
+        agreed = {start: _agreed(lines[start:], run) for start in starts}
+        found = next((start for start in starts if agreed[start] == len(run)), None)
+        if found is None:
+            return f"{run[max(agreed.values())]!r} was not printed"
+        at = found + len(run)
+    return f"{lines[at]!r} was printed too" if at < len(lines) else None
+
+
+def _agreed(lines: Sequence[str], run: Sequence[str]) -> int:
+    """Return how many lines of a run, from its first, are as they were printed."""
+    for count, (line, wanted) in enumerate(zip(lines, run, strict=False)):
+        if not re.fullmatch(".*".join(re.escape(_columns(piece)) for piece in wanted.split("…")), line):
+            return count
+    return min(len(lines), len(run))
+
+
+def _columns(line: str) -> str:
+    return " ".join(line.split())
