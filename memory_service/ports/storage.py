@@ -265,8 +265,13 @@ class Jobs(Protocol):
     def enqueue(self, draft: JobDraft, now: datetime) -> str:
         """Enqueue, or return the id of the queued job with the same kind and dedupe key."""
 
-    def claim(self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, now: datetime) -> JobRow | None:
-        """Take the job that is due longest and whose lane is free; expired leases come back first, an attempt each."""
+    def claim(
+        self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, max_crashes: int, now: datetime
+    ) -> JobRow | None:
+        """Take the job that is due longest and whose lane is free; expired leases come back first, an attempt each.
+
+        A job whose lease expired `max_crashes` times in a row is dead.
+        """
 
     def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
         """Lengthen the lease; False when it is no longer ours."""

@@ -144,7 +144,9 @@ class Worker:
         lease = self._lease()
 
         def claim(tx: Transaction) -> JobRow | None:
-            return tx.jobs.claim(kinds=kinds, lease=lease, worker=self._name, now=tx.now())
+            return tx.jobs.claim(
+                kinds=kinds, lease=lease, worker=self._name, max_crashes=self._max_attempts(), now=tx.now()
+            )
 
         job = await self._services.storage.transact(claim)
         if job is not None:
@@ -200,7 +202,7 @@ class Worker:
 
         `patient`: an outage is not the job's fault, so it never makes it dead.
         """
-        attempts = sys.maxsize if patient else 1 + self._services.config.extraction.max_retries
+        attempts = sys.maxsize if patient else self._max_attempts()
 
         def fail(tx: Transaction) -> bool:
             now = tx.now()
@@ -238,6 +240,9 @@ class Worker:
                 return
             await self._shielded("sweep", sweep(self._services, upkeep=number % SWEEPS_PER_UPKEEP == 0))
             await self._goes_on_after(self._services.config.worker.sweep_seconds)
+
+    def _max_attempts(self) -> int:
+        return 1 + self._services.config.extraction.max_retries
 
     def _lease(self) -> timedelta:
         return timedelta(seconds=self._services.config.worker.lease_seconds)

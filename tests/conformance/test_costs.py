@@ -154,7 +154,7 @@ def facts(tx: Transaction) -> None:
 def jobs(tx: Transaction) -> None:
     """Work as a worker and an operator do."""
     tx.jobs.enqueue(JobDraft(JobKind.FOLD, "k", tx.now() - timedelta(minutes=1), lane="l"), tx.now())
-    job = tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", now=tx.now())
+    job = tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", max_crashes=6, now=tx.now())
     assert job is not None
     tx.jobs.renew(job, lease=timedelta(seconds=9), now=tx.now())
     tx.jobs.fail(job, error="x", retry_at=tx.now(), now=tx.now())
@@ -214,7 +214,7 @@ async def test_a_claim_is_a_few_statements_however_long_the_queue_is(store: Stor
 
     def claim(tx: Transaction) -> int:
         with recorded(tx) as statements:
-            tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", now=tx.now())
+            tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", max_crashes=6, now=tx.now())
         return len(statements)
 
     assert await store.storage.transact(claim) <= 3

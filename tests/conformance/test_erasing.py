@@ -275,7 +275,9 @@ async def test_an_erased_owner_can_be_written_to_again(store: Store) -> None:
 async def test_a_worker_that_was_overtaken_by_an_erasure_stores_nothing(store: Store) -> None:
     await store.storage.transact(lambda tx: live(tx, AGENT, ALICE, "s1"))
     job = await store.storage.transact(
-        lambda tx: tx.jobs.claim(kinds=[JobKind.EXTRACT], lease=timedelta(seconds=30), worker="w", now=tx.now())
+        lambda tx: tx.jobs.claim(
+            kinds=[JobKind.EXTRACT], lease=timedelta(seconds=30), worker="w", max_crashes=6, now=tx.now()
+        )
     )
     assert job is not None
     await erase(store, SessionErasure(AGENT, ALICE, "s1"))
@@ -420,7 +422,9 @@ async def test_a_receipt_says_how_far_the_erasure_is(store: Store) -> None:
     assert (receipt.agent, receipt.principal, receipt.status) == (AGENT, ALICE, ErasureStatus.ERASED)
     assert (receipt.erased, receipt.purged_at, receipt.waiting_for) == (erased, None, ())
     job = await store.storage.transact(
-        lambda tx: tx.jobs.claim(kinds=[JobKind.PURGE], lease=timedelta(seconds=30), worker="w", now=tx.now())
+        lambda tx: tx.jobs.claim(
+            kinds=[JobKind.PURGE], lease=timedelta(seconds=30), worker="w", max_crashes=6, now=tx.now()
+        )
     )
     assert job is not None
     for step in (PurgeStep(False, ("snapshot",)), PurgeStep(True), PurgeStep(False, ("lock",))):

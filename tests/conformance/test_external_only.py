@@ -291,7 +291,9 @@ async def test_replicas_run_every_job_once_and_one_of_a_lane_at_a_time(replicas:
 
     async def worker(store: Store) -> None:
         def claim(tx: Transaction) -> JobRow | None:
-            return tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=60), worker="w", now=tx.now())
+            return tx.jobs.claim(
+                kinds=[JobKind.FOLD], lease=timedelta(seconds=60), worker="w", max_crashes=6, now=tx.now()
+            )
 
         while len(ran) < 30:
             job = await store.storage.transact(claim)
@@ -505,7 +507,7 @@ async def test_a_lease_is_renewed_while_every_writer_waits_for_rows_that_others_
     def begin(tx: Transaction) -> JobRow | None:
         append(tx, "first")
         tx.jobs.enqueue(JobDraft(JobKind.FOLD, "k", tx.now()), tx.now())
-        return tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=30), worker="w", now=tx.now())
+        return tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=30), worker="w", max_crashes=6, now=tx.now())
 
     job = await external.storage.transact(begin)
     assert job is not None

@@ -30,7 +30,9 @@ async def enqueue(store: Store, *drafts: JobDraft) -> list[str]:
 
 
 async def claim(store: Store, kinds: Sequence[JobKind] = KINDS) -> JobRow | None:
-    return await store.storage.transact(lambda tx: tx.jobs.claim(kinds=kinds, lease=LEASE, worker="w", now=tx.now()))
+    return await store.storage.transact(
+        lambda tx: tx.jobs.claim(kinds=kinds, lease=LEASE, worker="w", max_crashes=6, now=tx.now())
+    )
 
 
 async def claimed(store: Store) -> JobRow:
@@ -170,6 +172,42 @@ async def test_an_expired_lease_lets_another_worker_claim_and_counts_an_attempt(
     assert await store.storage.transact(lambda tx: tx.jobs.finish(again, tx.now()))
 
 
+async def test_a_job_that_kills_its_worker_each_time_waits_longer_each_time_and_is_dead_in_the_end(
+    store: Store,
+) -> None:
+    (job_id,) = await enqueue(store, draft(store, lane="l"))
+    waits = []
+    for crashes in range(1, 7):
+        waited = 0
+        while await claim(store) is None:
+            store.clock.advance(timedelta(seconds=1))
+            waited += 1
+        waits.append(waited)
+        assert (await get(store, job_id)).attempts == crashes - 1
+        store.clock.advance(LEASE + timedelta(seconds=1))
+    assert await claim(store) is None
+    assert waits[:2] == [0, 0]
+    assert waits == sorted(waits)
+    assert waits[-1] > 4
+    job = await get(store, job_id)
+    assert (job.state, job.attempts) == (JobState.DEAD, 6)
+    assert job.error is not None
+    assert job.error.startswith("lease expired, 6 in a row")
+    assert await store.storage.transact(lambda tx: tx.jobs.retry(job_id, tx.now()))
+    assert (await claimed(store)).id == job_id
+
+
+async def test_a_crash_after_an_outage_is_the_first_one(store: Store) -> None:
+    (job_id,) = await enqueue(store, draft(store))
+    for _ in range(9):
+        job = await claimed(store)
+        now = store.clock.now()
+        await store.storage.transact(lambda tx, job=job, now=now: tx.jobs.fail(job, error="x", retry_at=now, now=now))
+    await claimed(store)
+    store.clock.advance(LEASE + timedelta(seconds=1))
+    assert (await claimed(store)).id == job_id
+
+
 async def test_a_renewed_lease_is_kept(store: Store) -> None:
     await enqueue(store, draft(store))
     job = await claimed(store)
@@ -274,6 +312,23 @@ async def test_counts_say_how_late_the_oldest_due_job_is(store: Store) -> None:
     counts, age = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
     assert counts[JobState.QUEUED] == 2
     assert 90 <= age < 100
+
+
+async def test_a_job_that_fails_is_late_since_it_was_made_though_its_next_try_is_to_come(store: Store) -> None:
+    await enqueue(store, draft(store, run_at=store.clock.now()))
+    for minutes in (1, 10, 60):
+        job = await claimed(store)
+        later = store.clock.now() + timedelta(minutes=minutes)
+        await store.storage.transact(lambda tx, job=job, at=later: tx.jobs.fail(job, error="x", retry_at=at, now=at))
+        store.clock.advance(timedelta(minutes=minutes))
+    _, age = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+    assert age >= 71 * 60
+    job = await claimed(store)
+    await enqueue(store, draft(store, run_at=store.clock.now()))
+    later = store.clock.now() + timedelta(minutes=5)
+    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=later, now=tx.now()))
+    _, age = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
+    assert age >= 71 * 60, "its twin stands for it"
 
 
 async def test_finished_jobs_are_forgotten_after_a_while(store: Store) -> None:

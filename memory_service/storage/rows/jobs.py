@@ -1,19 +1,21 @@
 """The durable queue. Due times and leases compare with the database's clock, so replicas need not agree on theirs.
 
 Two partial unique indexes carry the rules: one queued job per kind and dedupe key, one running job per lane.
-A job that must go back while a twin is queued already ends as done and leaves its attempts to the twin. One that
-succeeds does what its dead twins were to do, so they are done with it.
+A job that must go back while a twin is queued already ends as done and leaves its attempts and its age to the twin.
+One that succeeds does what its dead twins were to do, so they are done with it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from memory_service.contract.sessions import JobKind, JobState
+from memory_service.domain import jobs as retries
 from memory_service.ports.records import JobDraft, JobRow, OwnerRow, SessionRow
 from memory_service.storage.encoding import dump, micros, moment, moment_or_none
 from memory_service.storage.errors import Duplicate
@@ -26,7 +28,7 @@ _COLUMNS = (
 _SELECT = f"SELECT {_COLUMNS} FROM @jobs AS j"
 _HELD = "id = :id AND state = 'running' AND lease_token = :token"
 _FREE = "lease_token = NULL, lease_until = NULL, worker = NULL"
-_LEASE_LOST = "lease expired"
+_CRASHED = re.compile(r"lease expired, (\d+) in a row: ")
 _CLAIM_TRIES = 3
 _TAKE_BACK_AT_ONCE = 100
 
@@ -67,9 +69,11 @@ class JobQueue:
         assert found is not None
         return str(found[0])
 
-    def claim(self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, now: datetime) -> JobRow | None:
+    def claim(
+        self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, max_crashes: int, now: datetime
+    ) -> JobRow | None:
         """Take the job that is due longest, whose lane is free; expired leases are taken back first."""
-        self._take_back(now)
+        self._take_back(max_crashes, now)
         for _ in range(_CLAIM_TRIES):
             try:
                 with self._link.savepoint():
@@ -106,12 +110,7 @@ class JobQueue:
         if found is None:
             return False
         if retry_at is None:
-            self._link.run(
-                "UPDATE @jobs SET state = 'dead', attempts = attempts + 1, error = :error, finished_at = :now,"
-                f" {_FREE} WHERE id = :id",
-                {"id": job.id, "error": error, "now": micros(now)},
-            )
-            self._cover_dead_twins(job.id, now)
+            self._give_up(found, error, now)
         else:
             self._put_back(found, attempts=found[3] + 1, run_at=micros(retry_at), error=error, now=now)
         return True
@@ -197,10 +196,15 @@ class JobQueue:
         return replayed + covered
 
     def counts(self, now: datetime) -> tuple[Mapping[JobState, int], float]:
-        """Return jobs by state, and the age in seconds of the oldest one that is due."""
+        """Return jobs by state, and how many seconds ago the oldest one was due first.
+
+        One that failed is late since it was made: its next try is in the future, and its work is not done.
+        """
         found = self._link.rows("SELECT state, COUNT(*) FROM @jobs GROUP BY state")
         counts = dict.fromkeys(JobState, 0) | {JobState(row[0]): row[1] for row in found}
-        oldest = self._link.row("SELECT MIN(run_at) FROM @jobs WHERE state = 'queued'")
+        oldest = self._link.row(
+            "SELECT MIN(CASE WHEN attempts > 0 THEN created_at ELSE run_at END) FROM @jobs WHERE state = 'queued'"
+        )
         due_since = None if oldest is None else oldest[0]
         age = 0 if due_since is None else max(0, self._link.now_micros() - due_since)
         return counts, age / 1_000_000
@@ -238,14 +242,35 @@ class JobQueue:
             },
         )
 
-    def _take_back(self, now: datetime) -> None:
+    def _take_back(self, max_crashes: int, now: datetime) -> None:
+        """Put back what nobody holds any more: at once the first time, later after a backoff, in the end as dead.
+
+        Only expiries in a row are counted: what else a job was tried for, an outage say, is not its fault.
+        """
         expired = self._link.rows(
             f"{_SELECT} WHERE j.state = 'running' AND j.lease_until < {{now}}"
             " ORDER BY j.lease_until LIMIT :limit [[FOR UPDATE SKIP LOCKED]]",
             {"limit": _TAKE_BACK_AT_ONCE},
         )
         for found in expired:
-            self._put_back(found, attempts=found[3] + 1, run_at=found[4], error=_LEASE_LOST, now=now)
+            before = _CRASHED.match(found[12] or "")
+            crashes = 1 + (int(before[1]) if before else 0)
+            error = f"lease expired, {crashes} in a row: its worker died, or could not reach the database"
+            again = retries.retry_at(attempts=crashes, max_attempts=max_crashes, now=now, seed=found[0])
+            if again is None:
+                self._give_up(found, error, now)
+            else:
+                run_at = found[4] if before is None else micros(again)
+                self._put_back(found, attempts=found[3] + 1, run_at=run_at, error=error, now=now)
+
+    def _give_up(self, found: Row, error: str, now: datetime) -> None:
+        """Mark as dead, with one more attempt."""
+        self._link.run(
+            "UPDATE @jobs SET state = 'dead', attempts = attempts + 1, error = :error, finished_at = :now,"
+            f" {_FREE} WHERE id = :id",
+            {"id": found[0], "error": error, "now": micros(now)},
+        )
+        self._cover_dead_twins(found[0], now)
 
     def _put_back(self, found: Row, *, attempts: int, run_at: int, error: str | None, now: datetime) -> None:
         """Queue a job again, or leave its attempts to the twin that was queued while it ran."""
@@ -268,8 +293,10 @@ class JobQueue:
             return
         self._link.run(
             "UPDATE @jobs SET attempts = CASE WHEN attempts < :attempts THEN :attempts ELSE attempts END,"
-            " run_at = CASE WHEN run_at < :run_at THEN :run_at ELSE run_at END WHERE id = :id",
-            {"id": twin[0], "attempts": attempts, "run_at": run_at},
+            " run_at = CASE WHEN run_at < :run_at THEN :run_at ELSE run_at END,"
+            " created_at = CASE WHEN created_at > :created_at THEN :created_at ELSE created_at END,"
+            " error = COALESCE(:error, error) WHERE id = :id",
+            {"id": twin[0], "attempts": attempts, "run_at": run_at, "created_at": found[5], "error": error},
         )
         self._link.run(
             f"UPDATE @jobs SET state = 'done', attempts = :attempts, error = :error, finished_at = :now, {_FREE}"

@@ -105,6 +105,9 @@ async def test_a_model_that_is_down_for_an_hour_loses_no_turn_and_the_queue_drai
     for _ in range(12):
         await service.pass_time(minutes=5)
     assert {job["state"] for job in await _jobs(agent)} == {"queued"}
+    report = await service.admin().get("/v1/health/report")
+    assert report["parts"]["jobs"]["reason"] == "JobsLate"
+    assert report["counters"]["oldest_seconds"] > 3_000
     assert await agent.texts() == []
     for session in range(3):
         assert len((await agent.get(f"/v1/sessions/s{session}/turns"))["turns"]) == 1
@@ -258,7 +261,7 @@ async def test_a_job_of_a_worker_that_died_is_taken_over_when_its_lease_ends(sta
     (job,) = [job["id"] for job in await _jobs(agent)]
     lease = timedelta(seconds=service.config.worker.lease_seconds)
     lost = await service.services.storage.transact(
-        lambda tx: tx.jobs.claim(kinds=[JobKind.INDEX_TURNS], lease=lease, worker="lost", now=tx.now())
+        lambda tx: tx.jobs.claim(kinds=[JobKind.INDEX_TURNS], lease=lease, worker="lost", max_crashes=6, now=tx.now())
     )
     assert lost is not None
     assert await service.work() == 0
