@@ -17,6 +17,7 @@ from e2e.cluster.errors import ProgramFailed
 from manifests import render
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.crd.conditions import ConditionType, Reason
 from memory_operator.desired.plan import REMOVED_KINDS
 from memory_operator.metrics import Metrics
 from memory_operator.settings import OperatorSettings, from_environment
@@ -592,6 +593,16 @@ def test_alerts_and_dashboard_select_by_labels_that_exist() -> None:
             used = set(re.findall(r"([a-z_]+)!?=", selector))
             base = re.sub("_(total|bucket|sum|count)$", "", name)
             assert used <= labels[base] | from_the_scrape, text
+
+
+def test_alerts_select_by_conditions_and_reasons_that_the_operator_writes() -> None:
+    written = {"condition": set(ConditionType), "reason": set(Reason)}
+    found = set()
+    for rule in alerts():
+        for name, values in re.findall(r"\b(condition|reason)!?[=~]+\"([^\"]*)\"", rule["expr"]):
+            found.add(name)
+            assert set(values.split("|")) <= written[name], rule["alert"]
+    assert found == set(written)
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert(template: Template, repository: Path) -> None:

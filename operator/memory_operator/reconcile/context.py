@@ -81,6 +81,8 @@ class Context:
     """Optional kinds that the API server does not know: nothing is made of them until a resync finds them."""
     followed: dict[tuple[Kind, str | None], int] = field(default_factory=dict)
     """By kind and namespace: up to which version its events have been taken."""
+    refused: set[ReconcileKey] = field(default_factory=set)
+    """Of what is being reconciled: that of which the API server has refused an object."""
     watch_health: Callable[[ObjectKey, float], None] = lambda store, seconds: None
     """Has a store's health read after some seconds."""
     watch_model: Callable[[ObjectKey], None] = lambda model: None

@@ -44,6 +44,7 @@ async def work_once(context: Context, key: ReconcileKey) -> None:
     queue, metrics = context.queue, context.metrics
     started = time.perf_counter()
     fields = {"kind": key.kind, "object": str(key.object)}
+    context.refused.discard(key)
     try:
         again_after = await reconcile(context, key)
     except TryLater as error:
@@ -65,10 +66,12 @@ async def work_once(context: Context, key: ReconcileKey) -> None:
         logger.exception("reconcile failed", extra=fields)
     else:
         queue.succeed(key)
-        metrics.reconciles.labels(key.kind, "ok").inc()
+        # The rest of the object is as it should be; what was refused is tried again by itself.
+        metrics.reconciles.labels(key.kind, "refused" if key in context.refused else "ok").inc()
         if again_after is not None:
             queue.add_after(key, again_after)
     finally:
+        context.refused.discard(key)
         queue.done(key)
         metrics.reconcile_seconds.labels(key.kind).observe(time.perf_counter() - started)
         metrics.queue_depth.set(len(queue))

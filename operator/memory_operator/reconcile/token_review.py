@@ -6,6 +6,7 @@ import logging
 
 from memory_operator import names
 from memory_operator.cluster import kinds
+from memory_operator.cluster.keys import TOKEN_REVIEW
 from memory_operator.crd.base import ObjectKey
 from memory_operator.desired.access import token_review_binding
 from memory_operator.desired.ownership import desired_digest
@@ -35,6 +36,8 @@ async def reconcile_token_review(context: Context) -> float | None:
     try:
         await apply(context, manifest, digest)
     except Refused as error:
-        logger.warning("token review binding refused", extra={"error": type(error).__name__})
-        return context.settings.resync_seconds
+        context.refused.add(TOKEN_REVIEW)
+        fields = {"kind": kinds.CLUSTER_ROLE_BINDING.name, "child": name, "error": f"{type(error).__name__}: {error}"}
+        logger.warning("object refused", extra=fields)
+        return context.settings.refused_seconds
     return None

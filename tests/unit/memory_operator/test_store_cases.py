@@ -11,7 +11,7 @@ import yaml
 
 from memory_operator import names
 from memory_operator.cluster import kinds
-from memory_operator.cluster.keys import ReconcileKey
+from memory_operator.cluster.keys import TOKEN_REVIEW, ReconcileKey
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.conditions import Reason
@@ -145,8 +145,6 @@ async def test_nothing_is_written_when_nothing_changed(world: World) -> None:
 
 
 def kinds_key(kind: str, key: ObjectKey) -> Any:
-    from memory_operator.cluster.keys import ReconcileKey
-
     return ReconcileKey(kind, key)
 
 
@@ -933,6 +931,40 @@ async def test_a_refused_child_is_a_condition_and_the_others_are_made(
     await world.settle()
     assert world.of_store(store, "Stalled") == ("True", "ApplyFailed")
     assert world.find(kinds.DEPLOYMENT, "notes-memory") is not None
+
+
+def _reconciles(world: World, kind: str, result: str) -> float:
+    return float(world.context.metrics.reconciles.labels(kind, result)._value.get())
+
+
+@pytest.mark.parametrize(
+    ("refused", "kind"),
+    [("NetworkPolicy", "MemoryStore"), ("ServiceAccount", "AgentMemory"), ("ClusterRoleBinding", TOKEN_REVIEW.kind)],
+)
+async def test_a_reconcile_of_which_an_object_is_refused_counts_as_refused_until_it_is_not(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str, kind: str
+) -> None:
+    await world.ready_store()
+    await world.settle(5)
+    apply = world.cluster.apply
+
+    async def refuse(one: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        if one.name == refused:
+            raise Forbidden("exceeded quota")
+        return await apply(one, manifest)
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(world.cluster, "apply", refuse)
+        world.store("other")
+        world.agent("bot", agent={"template": {"spec": {"containers": [{"name": "a", "image": "x"}]}}})
+        await world.settle(100)
+        assert _reconciles(world, kind, "refused") >= 3
+        assert "Forbidden: exceeded quota" in {getattr(record, "error", "") for record in caplog.records}
+    await world.settle(40)
+    before = _reconciles(world, kind, "refused")
+    await world.settle(100)
+    assert _reconciles(world, kind, "refused") == before
+    assert world.context.refused == set()
 
 
 async def test_the_token_review_binding_lists_the_stores_that_exist(world: World) -> None:
