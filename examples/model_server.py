@@ -96,15 +96,15 @@ def chat_text(messages: Sequence[Mapping[str, Any]], *, wants_json: bool) -> str
 
 
 def _mem0_items(prompt: str) -> list[dict[str, str]]:
-    known = set(re.findall(r'"text": ("(?:[^"\\]|\\.)*")', _between(prompt, "## Existing Memories\n", "\n\n## ")))
     facts = [
         fact
         for said in said_in(_between(prompt, "## New Messages\n", "\n\n## "))
         if said.by_user
         for fact in facts_in(said.text)
     ]
-    new = [fact for fact in dict.fromkeys(facts) if json.dumps(fact, ensure_ascii=False) not in known]
-    return [{"id": str(place), "text": fact, "attributed_to": "user"} for place, fact in enumerate(new)]
+    return [
+        {"id": str(place), "text": fact, "attributed_to": "user"} for place, fact in enumerate(dict.fromkeys(facts))
+    ]
 
 
 def _native_items(prompt: str) -> list[dict[str, Any]]:
@@ -115,7 +115,11 @@ def _native_items(prompt: str) -> list[dict[str, Any]]:
     items: dict[str, dict[str, Any]] = {}
     for said in said_in(_between(prompt, "messages:\n", "\n\n")):
         for fact in facts_in(said.text) if said.by_user else []:
-            if fact in known.values():
+            restated = next((ref for ref, text in known.items() if text == fact), None)
+            if restated is not None:
+                item = items.setdefault(fact, {"restates": restated, "seqs": []})
+                if said.seq is not None:
+                    item["seqs"].append(said.seq)
                 continue
             changed = next((ref for ref, text in known.items() if subject_of(text) == subject_of(fact)), None)
             item = items.setdefault(

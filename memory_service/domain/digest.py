@@ -5,6 +5,7 @@ A version is made from the version before it and the new turns only, so the n-th
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ SYSTEM_PROMPT = (
 _FRAME_TOKENS = 64
 """Room for the lines around notes and messages."""
 _LEAST_CHUNK_TOKENS = 64
+_LEAST_HALVED_CHARS = 400
+"""A shorter text that is refused is left out as a whole; judgement."""
 _MARGIN = 0.9
 """Share of a model's context that is used: its tokens are not those that are counted here."""
 _LONGEST_ANSWER_TOKENS = 8_192
@@ -127,6 +130,27 @@ def accepted(answer: str, *, digest_tokens: int, counter: Counter, truncated: bo
     # A first sentence that is nearly everything may be longer than the limit: a cut word is better than no digest.
     at_sentence = cut[: ends[-1]].strip() if ends and ends[-1] * 4 >= len(cut) else ""
     return at_sentence or cut.strip() or None
+
+
+def halved(line: str) -> tuple[str, str] | None:
+    """Return a line of `chunks` as two lines, each with half of its text; None where that is short."""
+    head, _, quote = line.partition(': "')
+    text = json.loads(f'"{quote}')
+    if len(text) < _LEAST_HALVED_CHARS:
+        return None
+    middle = len(text) // 2
+    space = text.rfind(" ", middle // 2, middle)
+    cut = middle if space < 0 else space + 1
+    return f"{head}: {quoted(text[:cut])}", f"{head}: {quoted(text[cut:])}"
+
+
+def halved_notes(notes: str) -> tuple[str, str] | None:
+    """Return notes in two parts, cut where a sentence ends; None where they are one sentence. No character is lost."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(notes) if notes[match.end() :].strip()]
+    if not ends:
+        return None
+    cut = min(ends, key=lambda end: abs(end - len(notes) // 2))
+    return notes[:cut], notes[cut:]
 
 
 def _lines(turn: DigestTurn, room: int, counter: Counter) -> Iterable[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from memory_service.contract.turns import Role
-from memory_service.engines.batches import halves
+from memory_service.domain.extraction import halved
 from memory_service.ports.models import Candidate, Chat, Message, SaidTurn, Truncated
 
 
@@ -31,15 +31,15 @@ async def whole_answer(chat: Chat, system: str, user: str, *, max_tokens: int) -
 async def in_halves(
     turns: tuple[SaidTurn, ...], ask: Callable[[tuple[SaidTurn, ...]], Awaitable[list[Candidate]]]
 ) -> list[Candidate]:
-    """Ask about turns, and about each half of them where the answer to all was cut off.
+    """Ask about turns, and about each half of them, at last of a long turn's text, where the answer to all was cut off.
 
     Raises:
-        Truncated: the answer to a single turn was cut off.
+        Truncated: the answer to a single short turn was cut off.
     """
     try:
         return await ask(turns)
     except Truncated:
-        if len(turns) == 1:
+        parts = halved(turns)
+        if parts is None:
             raise
-    first, second = halves(turns)
-    return [*await in_halves(first, ask), *await in_halves(second, ask)]
+    return [candidate for part in parts for candidate in await in_halves(part, ask)]

@@ -55,12 +55,6 @@ def batches(turns: Sequence[SaidTurn], budget_tokens: int, counter: TokenCounter
     return tuple(parts)
 
 
-def halves(turns: Sequence[SaidTurn]) -> tuple[tuple[SaidTurn, ...], tuple[SaidTurn, ...]]:
-    """Return the first and the second half of several turns."""
-    middle = len(turns) // 2
-    return tuple(turns[:middle]), tuple(turns[middle:])
-
-
 def shortened(turns: Sequence[SaidTurn], counter: TokenCounter) -> tuple[SaidTurn, ...]:
     """Return the last of the earlier turns, each cut to what explains a reference."""
     return tuple(replace(turn, text=counter.cut(turn.text, CONTEXT_TURN_TOKENS)) for turn in turns[-MAX_CONTEXT_TURNS:])

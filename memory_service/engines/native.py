@@ -57,15 +57,15 @@ class NativeEngine:
         new = said(turns)
         if not new or max_facts == 0:
             return []
-        short = [replace(fact, text=self._counter.cut(fact.text, KNOWN_FACT_TOKENS)) for fact in known]
+        shown = list(known)
         earlier = shortened(said(context), self._counter)
         found: list[Candidate] = []
-        left, earlier, short = self._fitting(earlier, short, max_facts)
+        left, earlier, shown = self._fitting(earlier, shown, max_facts)
         for part in await asyncio.to_thread(batches, new, left, self._counter):
             before = tuple(earlier)
 
             async def ask(asked: tuple[SaidTurn, ...], before: tuple[SaidTurn, ...] = before) -> list[Candidate]:
-                return await self._ask(asked, before, short, max_facts)
+                return await self._ask(asked, before, shown, max_facts)
 
             found += await in_halves(part, ask)
             earlier = shortened((*before, *part), self._counter) if before else ()
@@ -86,13 +86,16 @@ class NativeEngine:
         wanted = max(LEAST_TURN_TOKENS, self._room.prompt_tokens // 3)
         for context, facts in ((earlier, known), ((), known), ((), known[: len(known) // 2]), ((), [])):
             frame = extraction.prompt(
-                (), context=context, known=facts, max_facts=max_facts, system_prompt=self._system_prompt
+                (), context=context, known=self._short(facts), max_facts=max_facts, system_prompt=self._system_prompt
             )
             used = self._counter.count(frame.system) + self._counter.count(frame.user)
             left = self._room.prompt_tokens - used
             if left >= wanted or not (context or facts):
                 break
         return max(LEAST_TURN_TOKENS, left), context, list(facts)
+
+    def _short(self, known: Sequence[KnownFact]) -> list[KnownFact]:
+        return [replace(fact, text=self._counter.cut(fact.text, KNOWN_FACT_TOKENS)) for fact in known]
 
     async def _ask(
         self,
@@ -102,22 +105,32 @@ class NativeEngine:
         max_facts: int | None,
     ) -> list[Candidate]:
         asked = extraction.prompt(
-            turns, context=context, known=known, max_facts=max_facts, system_prompt=self._system_prompt
+            turns, context=context, known=self._short(known), max_facts=max_facts, system_prompt=self._system_prompt
         )
         answer = await whole_answer(self._chat, asked.system, asked.user, max_tokens=self._room.answer_tokens)
         try:
             facts = extraction.parse(answer)
         except extraction.UnusableAnswer as error:
             raise UnparseableAnswer(str(error)) from error
-        return [
-            Candidate(
-                text=fact.text,
-                kind=fact.kind,
-                seqs=fact.seqs,
-                category=fact.category,
-                importance=fact.importance,
-                updates=fact.updates,
-                contradicts=fact.contradicts,
+        whole = {fact.ref: fact.text for fact in known}
+        candidates = []
+        for fact in facts:
+            said_in = [turn for turn in turns if turn.seq in fact.seqs] or turns
+            restated = whole.get(fact.restates) if fact.restates is not None else None
+            if restated is not None and not fact.text:
+                if extraction.is_said_in(restated, said_in):
+                    seqs = tuple(turn.seq for turn in said_in)
+                    candidates.append(Candidate(text=restated, seqs=seqs, updates=fact.restates))
+                continue
+            candidates.append(
+                Candidate(
+                    text=fact.text,
+                    kind=fact.kind,
+                    seqs=fact.seqs,
+                    category=fact.category,
+                    importance=fact.importance,
+                    updates=fact.updates,
+                    contradicts=fact.contradicts,
+                )
             )
-            for fact in facts
-        ]
+        return candidates

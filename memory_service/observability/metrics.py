@@ -38,6 +38,12 @@ METRICS = (
     Metric("facts_embedded", "counter", "Facts given a vector after they were saved"),
     Metric("candidates_dropped", "counter", "Extracted candidates that were not stored", ("reason",)),
     Metric("texts_refused", "counter", "Texts that a model refused, left out of what it was asked for", ("purpose",)),
+    Metric(
+        "texts_unanswered",
+        "counter",
+        "Texts that a model gave no usable answer to at the last attempt, left out of what it was asked for",
+        ("purpose",),
+    ),
     Metric("model_tokens", "counter", "Tokens that model calls used", ("direction", "purpose")),
     Metric("erasures", "counter", "Erasures carried out"),
     Metric("jobs", "counter", "Jobs by kind and how they ended", ("kind", "outcome")),

@@ -163,9 +163,9 @@ def _known(draft: FactDraft, row: FactRow, cosine: float | None, now: datetime) 
 
 
 def _is_earlier(sources: Sequence[FactSource], source: FactSource) -> bool:
-    """Return whether all sources are turns of one session that come before those of another source."""
+    """Return whether all sources are turns of one session that end before those of another source do."""
     mine = (source.agent, source.principal, source.session)
     return bool(source.seqs) and all(
-        (other.agent, other.principal, other.session) == mine and other.seqs and max(other.seqs) < min(source.seqs)
+        (other.agent, other.principal, other.session) == mine and other.seqs and max(other.seqs) < max(source.seqs)
         for other in sources
     )

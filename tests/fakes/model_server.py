@@ -108,7 +108,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class TooLong:
-    """Answer 400 to embedding requests with an input of more words than this, as usual to the others."""
+    """Answer 400 to requests with an input or a message of more words than this, as usual to the others."""
 
     max_words: int
     code: str = "context_length_exceeded"
@@ -144,6 +144,15 @@ class Refusing:
 
 
 @dataclass(frozen=True)
+class Answering:
+    """Answer chat requests that hold this word anywhere with a text, the others as usual."""
+
+    word: str
+    text: str
+    finish: str = "stop"
+
+
+@dataclass(frozen=True)
 class Directionless:
     """Answer an embedding request with this in place of each number for inputs that hold this word."""
 
@@ -163,6 +172,7 @@ Fault = (
     | Gate
     | TooLong
     | Refusing
+    | Answering
     | Directionless
 )
 
@@ -335,12 +345,14 @@ class _FaultyHandler(Handler):
                 self.close_connection = True
             case HungUp():
                 self.close_connection = True
-            case TooLong() if any(len(text.split()) > fault.max_words for text in body.get("input", ())):
-                self._respond_status(Status(400, code=fault.code, param="input"))
+            case TooLong() if any(len(text.split()) > fault.max_words for text in _texts(body)):
+                self._respond_status(Status(400, code=fault.code, param="input" if "input" in body else "messages"))
             case Refusing() if fault.refuses(body):
                 self._respond_status(Status(fault.status, code="content_filter" if fault.status < 500 else ""))
             case Quota() if not fault.spend():
                 self._respond_status(Status(429))
+            case Answering() if fault.word in json.dumps(body.get("messages", ())):
+                self.respond(200, chat_answer(body, text=fault.text, finish=fault.finish))
             case Directionless() if self.path == EMBEDDINGS:
                 answer = embeddings_answer(body, self.server.model_server.dimension)
                 for text, item in zip(body["input"], answer["data"], strict=True):
@@ -372,6 +384,10 @@ class _FaultyHandler(Handler):
         self.send_header("content-length", str(promised))
         self.end_headers()
         self.wfile.write(content)
+
+
+def _texts(body: Mapping[str, Any]) -> list[str]:
+    return [*body.get("input", ()), *(str(message["content"]) for message in body.get("messages", ()))]
 
 
 def _thought_aloud(body: dict[str, Any], words: int) -> dict[str, Any]:

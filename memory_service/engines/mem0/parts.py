@@ -1,7 +1,7 @@
 """Mem0 2.2.1 with every part of it that touches the outside replaced by ours.
 
-Mem0 keeps what it is good at: its extraction prompt and pipeline, and leaving out what is known word for word. It
-reads what it is given, and what it would store is collected. Import this module through `library.load` only.
+Mem0 keeps what it is good at: its extraction prompt and pipeline. It reads what it is given, and what it would store is
+collected. Import this module through `library.load` only.
 """
 
 from __future__ import annotations

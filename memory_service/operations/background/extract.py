@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
-from memory_service.domain import lexical, merging, pages, scopes
+from memory_service.contract.turns import Role
+from memory_service.domain import extraction, lexical, merging, pages, scopes
 from memory_service.domain.owners import Owner
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
@@ -17,7 +18,7 @@ from memory_service.operations.enqueue import extract_job
 from memory_service.operations.saving import SIMILAR_FACTS, save_fact
 from memory_service.operations.services import Services
 from memory_service.operations.turns import said_turns, turn_chars
-from memory_service.ports.models import Candidate, Engine, KnownFact, SaidTurn
+from memory_service.ports.models import Candidate, Engine, KnownFact, SaidTurn, UnparseableAnswer
 from memory_service.ports.process import Step
 from memory_service.ports.records import (
     FactDraft,
@@ -37,6 +38,8 @@ MAX_EXTRACT_TURNS = 40
 CONTEXT_TURNS = 6
 """Earlier turns shown to the engine, so that "yes, that one" can be understood; judgement."""
 ACTOR = "extraction"
+PLAIN_TURN = SaidTurn(1, Role.USER, "I live in Oslo.", None, datetime(2026, 1, 1, tzinfo=UTC))
+"""What any model that can extract at all gives an answer of the right shape to."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class _Found:
 async def extract(held: HeldJob) -> None:
     """Propose facts from the turns that wait, merge them under their owner's lock and move on, in one transaction.
 
-    A turn that the model refuses is left out.
+    A turn that the model refuses is left out; at the last attempt, so is one that it gives no usable answer to.
 
     Raises:
         ModelUnavailable: nothing was stored; the turns wait.
@@ -69,11 +72,14 @@ async def extract(held: HeldJob) -> None:
     said = said_turns(inferable)
     candidates: Sequence[Candidate] = ()
     refs: Mapping[str, str] = {}
+    shown_ids: Mapping[str, str] = {}
     if said:
         known = await _known_facts(services, owner, "\n".join(turn.text for turn in said))
         refs = {f"k{number}": fact.id for number, fact in enumerate(known, start=1)}
+        shown_ids = {fact.text: fact.id for fact in known}
         shown = [KnownFact(ref, fact.text) for ref, fact in zip(refs, known, strict=True)]
-        candidates = await _proposed(services, engine, said, said_turns(found.context), shown)
+        proposing = _Proposing(services, engine, attempts=held.job.attempts)
+        candidates = await proposing.candidates(said, said_turns(found.context), shown)
     held.reach(Step.MODEL_ANSWERED)
     vectors = await vectors_or_none(services, [candidate.text for candidate in candidates], purpose="facts")
     held.reach(Step.VECTORS_MADE)
@@ -89,6 +95,8 @@ async def extract(held: HeldJob) -> None:
         if not moved:
             raise LeaseLost(held.job.id)
         for candidate, vector in _in_order(candidates, vectors, found.turns):
+            if not _is_still_known(tx, shown_ids.get(candidate.text)):
+                continue
             said_at = min(_said_at(candidate, found.turns), now)
             newcomer = merging.Newcomer(
                 text=candidate.text,
@@ -133,27 +141,57 @@ def _read(tx: Transaction, session_id: int, most_chars: int) -> _Found | None:
     return _Found(session, turns, is_more, context)
 
 
-async def _proposed(
-    services: Services,
-    engine: Engine,
-    said: Sequence[SaidTurn],
-    context: Sequence[SaidTurn],
-    known: Sequence[KnownFact],
-) -> Sequence[Candidate]:
-    """Return what the engine proposes. Where the model refuses, it is asked about the turns alone, then about halves
-    of them, until the turns that it does not take are left out one by one.
+class _Proposing:
+    """Asks an engine about turns, and finds by halves which of them it cannot be asked about.
+
+    A useless answer may be chance: the first attempt ends with it, the next ones ask about the turns alone, and the
+    last one leaves out what got no usable answer like what was refused, if the engine answers others.
     """
-    try:
-        return await engine.extract(said, context=context, known=known)
-    except ModelRefused:
+
+    def __init__(self, services: Services, engine: Engine, *, attempts: int) -> None:
+        self._services = services
+        self._engine = engine
+        self._attempts = attempts
+        self._answers_others: bool | None = None
+
+    async def candidates(
+        self, said: Sequence[SaidTurn], context: Sequence[SaidTurn], known: Sequence[KnownFact]
+    ) -> Sequence[Candidate]:
+        """Return what the engine proposes. Where it fails over a text, it is asked about the turns alone, then about
+        halves of them, until what it does not take is left out by itself.
+
+        Raises:
+            UnparseableAnswer: the answer could not be used, and this is not the last attempt or no answer can.
+        """
+        try:
+            return await self._engine.extract(said, context=context, known=known)
+        except ModelRefused:
+            left_out = "texts_refused"
+        except UnparseableAnswer:
+            is_alone = not (context or known)
+            is_last = self._attempts >= self._services.config.extraction.max_retries
+            asks_on = (is_last or self._attempts > 0) and (not is_alone or (is_last and await self._is_answering()))
+            if not asks_on:
+                raise
+            left_out = "texts_unanswered"
         if context or known:
-            return await _proposed(services, engine, said, (), ())
-        if len(said) == 1:
-            leave_out(services, "extraction")
+            return await self.candidates(said, (), ())
+        parts = extraction.halved(said)
+        if parts is None:
+            leave_out(self._services, "extraction", counted=left_out)
             return ()
-    middle = len(said) // 2
-    first = await _proposed(services, engine, said[:middle], (), ())
-    return [*first, *await _proposed(services, engine, said[middle:], (), ())]
+        return [candidate for part in parts for candidate in await self.candidates(part, (), ())]
+
+    async def _is_answering(self) -> bool:
+        """Return whether the engine gives a usable answer to anything: else no turn is at fault."""
+        if self._answers_others is None:
+            try:
+                await self._engine.extract([PLAIN_TURN], context=(), known=())
+            except (ModelRefused, UnparseableAnswer):
+                self._answers_others = False
+            else:
+                self._answers_others = True
+        return self._answers_others
 
 
 async def _known_facts(services: Services, owner: Owner, text: str) -> Sequence[FactRow]:
@@ -170,6 +208,12 @@ async def _known_facts(services: Services, owner: Owner, text: str) -> Sequence[
 def _is_more(session: SessionRow, found: _Found) -> bool:
     """Return whether turns that were waiting when the job began still wait: then they are not left to the sweeper."""
     return found.is_more and session.last_seq > session.extracted_seq
+
+
+def _is_still_known(tx: Transaction, fact_id: str | None) -> bool:
+    """Return False for a repeat of what the engine was shown and somebody deleted or superseded while it answered."""
+    row = tx.facts.get(fact_id) if fact_id is not None else None
+    return fact_id is None or (row is not None and row.valid_to is None)
 
 
 def _in_order(

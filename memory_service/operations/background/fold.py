@@ -139,27 +139,52 @@ async def _summarise(services: Services, chat: Chat, prior: str, turns: Sequence
 
 
 async def _with_lines(services: Services, chat: Chat, summary: str, lines: Sequence[str]) -> str:
-    """Return the summary with these lines. Where the model refuses or is cut off, halves of them are asked about.
+    """Return the summary with these lines. Where the model refuses or is cut off, halves of them are asked about, at
+    last of a long line's text.
 
-    Where it refuses a single line, it is asked about that line alone: the summary so far is given up where it was that
-    which is refused, else the line is left out.
+    A piece of a line that is refused is left out; so are sentences of the summary that are refused without any line.
+    All else of the summary stays, also where a line is refused beside it alone.
     """
     try:
         return await _asked(services, chat, summary, lines)
     except (ModelRefused, Truncated) as error:
-        if len(lines) > 1:
-            middle = len(lines) // 2
-            first = await _with_lines(services, chat, summary, lines[:middle])
-            return await _with_lines(services, chat, first, lines[middle:])
-        if isinstance(error, Truncated):
+        parts = _halves(lines)
+        if parts is None and isinstance(error, Truncated):
             raise
+    if parts is not None:
+        for part in parts:
+            summary = await _with_lines(services, chat, summary, part)
+        return summary
+    kept = (await _without_refused(services, chat, summary)).strip()
+    if kept != summary:
+        return await _with_lines(services, chat, kept, lines)
     leave_out(services, "digest")
+    return summary
+
+
+def _halves(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]] | None:
+    if len(lines) > 1:
+        middle = len(lines) // 2
+        return lines[:middle], lines[middle:]
+    halves = digests.halved(lines[0]) if lines else None
+    return ((halves[0],), (halves[1],)) if halves is not None else None
+
+
+async def _without_refused(services: Services, chat: Chat, summary: str) -> str:
+    """Return the summary without the sentences that the model refuses: with one of them it would refuse every line."""
     if not summary:
         return ""
     try:
-        return await _asked(services, chat, "", lines)
+        await _asked(services, chat, summary, ())
     except ModelRefused:
-        return summary
+        halves = digests.halved_notes(summary)
+        if halves is None:
+            leave_out(services, "digest")
+            return ""
+        return "".join([await _without_refused(services, chat, half) for half in halves])
+    except UnparseableAnswer:
+        pass  # It was not refused.
+    return summary
 
 
 async def _asked(services: Services, chat: Chat, summary: str, lines: Sequence[str]) -> str:

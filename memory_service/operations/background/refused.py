@@ -31,7 +31,7 @@ async def vectors_or_none(services: Services, texts: Sequence[str], *, purpose: 
     return [*first, *await vectors_or_none(services, texts[middle:], purpose=purpose)]
 
 
-def leave_out(services: Services, purpose: str) -> None:
+def leave_out(services: Services, purpose: str, *, counted: str = "texts_refused") -> None:
     """Note that a text was left out of what a model was asked for."""
-    services.meter.count("texts_refused", purpose=purpose)
-    logger.warning("a model refused a text", extra={"purpose": purpose})
+    services.meter.count(counted, purpose=purpose)
+    logger.warning("a text was left out", extra={"purpose": purpose, "counted": counted})

@@ -62,9 +62,28 @@ async def test_instructions_and_empty_turns_are_not_asked_about(
     assert server.requests == []
 
 
-async def test_what_is_known_word_for_word_is_not_found_again(world: World, name: EngineName) -> None:
-    known = [KnownFact("k1", "User lives in Oslo")]
-    assert await texts(world, name, turn(1, "I live in Oslo. I prefer tea."), known=known) == ["User prefers tea"]
+async def test_what_is_known_and_said_again_is_given_again_in_its_own_words(world: World, name: EngineName) -> None:
+    known = [KnownFact("k1", "User lives in Oslo"), KnownFact("k2", "User plays chess")]
+    found = await world.engine(name).extract(
+        [turn(3, "Hello."), turn(4, "I live in Oslo. I prefer tea.")], context=[], known=known
+    )
+    assert [(fact.text, fact.seqs) for fact in found if fact.text != "User prefers tea"] == [
+        ("User lives in Oslo", (4,))
+    ]
+
+
+async def test_a_known_fact_that_no_turn_has_the_words_of_was_not_said_again(world: World, server: ModelServer) -> None:
+    server.script(CHAT, Text('{"facts": [{"restates": "k1", "seqs": [1]}, {"restates": "k9", "seqs": [1]}]}'))
+    known = [KnownFact("k1", "User plays chess on Sundays")]
+    assert await texts(world, EngineName.NATIVE, turn(1, "I live in Oslo."), known=known) == []
+
+
+async def test_every_fact_of_an_answer_is_given_however_many_there_are(
+    world: World, server: ModelServer, name: EngineName
+) -> None:
+    many = [f"User owns boat number {number}" for number in range(120)]
+    server.script(CHAT, answer(name, *many))
+    assert await texts(world, name, turn(1, "I own many boats.")) == many
 
 
 async def test_a_repeat_within_a_conversation_is_one_fact(world: World, server: ModelServer, name: EngineName) -> None:
@@ -97,6 +116,15 @@ async def test_a_conversation_whose_answer_was_cut_off_is_asked_about_in_halves(
     found = await texts(world, name, turn(1, "I live in Oslo."), turn(2, "I prefer tea."))
     assert found == ["User lives in Oslo", "User prefers tea"]
     assert server.counts[CHAT] == 3
+
+
+async def test_a_long_turn_whose_answer_was_cut_off_is_read_in_halves(
+    world: World, server: ModelServer, name: EngineName
+) -> None:
+    server.script(CHAT, Truncated(), Truncated())
+    table = "I live in Oslo. " + "A line of a table.\n" * 400 + "I prefer tea."
+    assert await texts(world, name, turn(1, table)) == ["User lives in Oslo", "User prefers tea"]
+    assert server.counts[CHAT] == 5
 
 
 @pytest.mark.parametrize("fault", [Status(500), Status(401), Body(b"no"), HungUp()])

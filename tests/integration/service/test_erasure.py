@@ -99,6 +99,21 @@ async def test_erasing_a_session_takes_the_facts_that_come_from_it_alone(start: 
     assert await agent.texts() == []
 
 
+@pytest.mark.parametrize("engine", list(EngineName))
+async def test_a_fact_that_a_later_session_said_again_outlives_the_first(start: Start, engine: EngineName) -> None:
+    service = await start(chat=True, engine=engine)
+    agent = service.agent()
+    for session in ("s1", "s2"):
+        await agent.write("My dog is called Rex", session=session)
+        await agent.post(f"/v1/sessions/{session}/end")
+        await service.work()
+    assert await agent.texts(tiers=["fact"]) == ["User's dog is called Rex"]
+    await agent.forget(scope="session", session_id="s1")
+    assert await agent.texts(tiers=["fact"]) == ["User's dog is called Rex"]
+    await agent.forget(scope="session", session_id="s2")
+    assert await agent.texts() == []
+
+
 async def _until_entered(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.entered.wait, 20)
 

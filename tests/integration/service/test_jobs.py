@@ -12,6 +12,7 @@ from memory_service.contract.sessions import JobKind
 from tests.fakes.model_server import (
     CHAT,
     EMBEDDINGS,
+    Answering,
     Directionless,
     Embeddings,
     Gate,
@@ -233,6 +234,48 @@ async def test_a_turn_that_the_chat_model_refuses_is_left_out_of_facts_and_diges
     assert {job["state"] for job in (await agent.get("/v1/jobs"))["jobs"]} == {"done"}
     assert service.runtime.meter.value("texts_refused", purpose="extraction") == 1
     assert service.runtime.meter.value("texts_refused", purpose="digest") >= 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "finish"),
+    [
+        (EngineName.NATIVE, "Sure! Here is your table.", "stop"),
+        (EngineName.MEM0, "Sure! Here is your table.", "stop"),
+        (EngineName.NATIVE, '{"facts": [{"text": "row 1', "length"),
+    ],
+)
+async def test_a_turn_that_no_usable_answer_is_given_to_is_left_out_at_the_last_attempt(
+    start: Start, engine: EngineName, text: str, finish: str
+) -> None:
+    service = await start(chat=True, engine=engine, extraction=ExtractionConfig(max_retries=2))
+    agent = service.agent()
+    service.models.always(CHAT, Answering("TABLE", text, finish))
+    await agent.write("I live in Oslo", "TABLE of people", "My dog is called Rex")
+    (job,) = (await agent.post("/v1/sessions/s1/end"))["jobs"]
+    await service.work()
+    assert await agent.texts(tiers=["fact"]) == []
+    assert service.runtime.meter.value("texts_unanswered", purpose="extraction") == 0
+    for _ in range(2):
+        await service.pass_time(minutes=5)
+    assert sorted(await agent.texts(tiers=["fact"])) == ["User lives in Oslo", "User's dog is called Rex"]
+    assert service.runtime.meter.value("texts_unanswered", purpose="extraction") == 1
+    state = await agent.get(f"/v1/jobs/{job}")
+    assert state["state"] == "done"
+    await agent.write("I prefer tea")
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    await service.pass_time(minutes=1)
+    assert "User prefers tea" in await agent.texts(tiers=["fact"])
+
+
+async def test_what_waits_beyond_one_extractions_characters_follows_at_once(start: Start) -> None:
+    service, agent = await _extracting(start)
+    for text in ("I live in Oslo. ", "I prefer tea. ", "My dog is called Rex. "):
+        await agent.write(text + "and so on " * 15_000)
+    await agent.post("/v1/sessions/s1/end")
+    await service.work()
+    assert len(await agent.texts(tiers=["fact"])) == 3
+    assert len([job for job in await _jobs(agent) if job["kind"] == "extract"]) == 3
 
 
 async def test_turns_that_must_not_be_inferred_from_are_not(start: Start) -> None:

@@ -13,7 +13,7 @@ import pytest
 from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig
 from memory_service.contract.sessions import JobKind
 from memory_service.domain import digest as digests
-from tests.fakes.model_server import CHAT, Gate, Status, Text, Thinking
+from tests.fakes.model_server import CHAT, Gate, Refusing, Status, Text, Thinking, TooLong
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Json, Service, item_texts, turn, window_texts
 
@@ -194,6 +194,55 @@ async def test_summaries_that_are_all_cut_off_keep_the_digest_and_every_turn(sta
     assert len((await agent.get("/v1/sessions/s1/turns"))["turns"]) == 30
     (job,) = [job for job in (await agent.get("/v1/jobs"))["jobs"] if job["kind"] == "fold"]
     assert job["error"].startswith("UnparseableAnswer: the summary was cut off")
+
+
+async def _folded(start: Start, *texts: str, digest_tokens: int = 1_000) -> tuple[Service, str]:
+    """Return a service whose session has a digest of these turns, and that digest."""
+    service = await start(
+        chat=True,
+        engine=EngineName.NATIVE,
+        short_term=ShortTermConfig(token_budget=60),
+        medium_term=MediumTermConfig(digest_tokens=digest_tokens),
+        extraction=ExtractionConfig(idle_seconds=10**8),
+    )
+    return service, await _fold(service, *texts)
+
+
+async def _fold(service: Service, *texts: str) -> str:
+    """Return the digest once these turns have left the window."""
+    await service.agent().write(*texts, "and so it goes " * 15)
+    await service.work()
+    recalled = await service.agent().recall("message", session_id="s1", include=["medium_term"])
+    return str(recalled["medium_term"]["summary"])
+
+
+async def test_a_turn_that_is_refused_beside_the_notes_is_left_out_and_the_notes_stay(start: Start) -> None:
+    service, digest = await _folded(start, "Our harbour is OLDNOTE.", "We sail on Sundays.")
+    service.models.always(CHAT, Refusing("NEWWORD", beside="OLDNOTE"))
+    later = await _fold(service, "NEWWORD is a word.", "We row on Mondays.")
+    assert digest in later
+    assert "We row on Mondays." in later
+    assert "NEWWORD" not in later
+    assert service.runtime.meter.value("texts_refused", purpose="digest") >= 1
+
+
+async def test_a_turn_too_long_to_be_read_beside_the_notes_is_read_in_pieces(start: Start) -> None:
+    service, digest = await _folded(start, "Our harbour is OLDNOTE.", "We sail on Sundays.", digest_tokens=150)
+    service.models.always(CHAT, TooLong(max_words=320))
+    later = await _fold(service, "It begins. " + "word by word " * 100 + "It ends.")
+    assert digest in later
+    assert "It begins." in later
+    assert service.runtime.meter.value("texts_refused", purpose="digest") == 0
+
+
+async def test_of_notes_that_are_refused_themselves_the_other_sentences_stay(start: Start) -> None:
+    service, digest = await _folded(start, "Our harbour is POISON.", "We sail on Sundays.")
+    assert "POISON" in digest
+    service.models.always(CHAT, Refusing("POISON"))
+    later = await _fold(service, "We row on Mondays.")
+    assert "POISON" not in later
+    assert "We sail on Sundays." in later
+    assert "We row on Mondays." in later
 
 
 async def test_an_empty_summary_keeps_the_digest_and_fails_the_job(start: Start) -> None:

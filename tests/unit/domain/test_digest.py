@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from memory_service.contract.turns import Role
 from memory_service.domain import digest
+from memory_service.domain.quoting import quoted
 from tests.unit.domain.counters import Characters, Rough
 
 
@@ -103,3 +104,22 @@ def test_a_long_answer_in_chinese_is_cut_after_a_sentence_too() -> None:
 def test_a_taken_answer_is_never_longer_than_the_limit_nor_empty(answer: str, limit: int) -> None:
     taken = digest.accepted(answer, digest_tokens=limit, counter=Characters())
     assert taken is None or 0 < len(taken) <= limit
+
+
+def test_a_long_line_is_halved_between_words_with_its_head_and_a_short_one_is_not() -> None:
+    head = '2026-03-01 09:00 "O: Ada"'
+    text = 'He said: "no" <b>' + "word by word " * 40
+    line = f"{head}: {quoted(text)}"
+    first, second = digest.halved(line) or ("", "")
+    assert all(half.startswith(f'{head}: "') for half in (first, second))
+    assert "".join(json.loads(half[len(head) + 2 :]) for half in (first, second)) == text
+    assert digest.halved(f"{head}: {quoted('short')}") is None
+
+
+def test_notes_are_halved_where_a_sentence_ends() -> None:
+    assert digest.halved_notes("Ada sails. Bo rows.\nThey meet at noon.") == (
+        "Ada sails. Bo rows.",
+        "\nThey meet at noon.",
+    )
+    assert digest.halved_notes("Ada sails.") is None
+    assert digest.halved_notes("no end") is None

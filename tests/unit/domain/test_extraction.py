@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memory_service.contract.scopes import FactKind
 from memory_service.contract.turns import Role
 from memory_service.domain import extraction
-from memory_service.domain.extraction import UnusableAnswer, cleaned, is_passing_status, parse
+from memory_service.domain.extraction import UnusableAnswer, cleaned, halved, is_passing_status, parse
 from memory_service.ports.models import Candidate, KnownFact, SaidTurn
 
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
@@ -128,13 +128,52 @@ def test_no_more_than_max_facts_are_kept() -> None:
     many = [Candidate(f"Ada knows fact number {number}.") for number in range(200)]
     assert len(cleaned(many, seqs=[], refs=[], max_facts=3)) == 3
     assert len(cleaned(many, seqs=[], refs=[], max_facts=0)) == 0
-    assert len(cleaned(many, seqs=[], refs=[])) == extraction.MAX_CANDIDATES
+    assert len(cleaned(many, seqs=[], refs=[])) == 200
+
+
+def test_a_repeat_adds_its_turns_to_the_first_and_capitals_that_count_make_no_repeat() -> None:
+    said = [("Ada lives in Kiel.", 3), ("ada lives in kiel.", 1), ("The code is Ab1.", 1), ("The code is aB1.", 3)]
+    found = cleaned([Candidate(text, seqs=(seq,)) for text, seq in said], seqs=[1, 3], refs=[])
+    assert [(fact.text, fact.seqs) for fact in found] == [
+        ("Ada lives in Kiel.", (1, 3)),
+        ("The code is Ab1.", (1,)),
+        ("The code is aB1.", (3,)),
+    ]
+
+
+def test_a_known_fact_is_restated_by_its_reference_where_a_turn_has_its_words() -> None:
+    (fact,) = parse('{"facts": [{"restates": "k2", "seqs": [7]}]}')
+    assert (fact.restates, fact.seqs, fact.text) == ("k2", (7,), "")
+    nuts = SaidTurn(7, Role.USER, "Careful, I am allergic to nuts!", "Ada", NOON)
+    assert extraction.is_said_in("Ada is allergic to nuts.", [nuts])
+    assert not extraction.is_said_in("Ada lives in Kiel by the sea.", [nuts])
+    assert not extraction.is_said_in("the", [nuts])
+
+
+def test_a_whole_number_of_any_length_is_an_importance() -> None:
+    (fact,) = parse('{"facts": [{"text": "Ada lives in Kiel.", "importance": 1' + "0" * 400 + "}]}")
+    assert cleaned([fact], seqs=[], refs=[])[0].importance == 1.0
+
+
+def test_turns_are_halved_and_then_a_long_turns_text_between_its_lines() -> None:
+    long = SaidTurn(7, Role.USER, "\n".join(f"{number}: a line of a table" for number in range(200)), "Ada", NOON)
+    first, second = halved([long, replace(long, seq=8)]) or ((), ())
+    assert [turn.seq for turn in (*first, *second)] == [7, 8]
+    (one,), (other,) = halved([long]) or ((), ())
+    assert one.text + other.text == long.text
+    assert one.text.endswith("\n")
+    assert (other.seq, other.name) == (7, "Ada")
+    assert halved([replace(long, text="x" * 1_999)]) is None
+    (one,), (other,) = halved([replace(long, text="x" * 2_000)]) or ((), ())
+    assert (len(one.text), len(other.text)) == (1_000, 1_000)
 
 
 @pytest.mark.parametrize(
     "status",
     ["tests passed", "All tests passed.", "The build is running", "CI is green", "12 of 14 tests failed",
-     "Status: waiting for review", "done", "The deployment was successfully completed", "the migration is in progress"],
+     "Status: waiting for review",
+     "Status: all tests pass.", "Progress: 80 % done", "State: open",
+     "done", "The deployment was successfully completed", "the migration is in progress"],
 )  # fmt: skip
 def test_the_passing_state_of_a_task_is_not_remembered(status: str) -> None:
     assert is_passing_status(status)
@@ -144,7 +183,9 @@ def test_the_passing_state_of_a_task_is_not_remembered(status: str) -> None:
 @pytest.mark.parametrize(
     "fact",
     ["Caroline passed her driving test in May.", "The production server is in Frankfurt.", "Ada's job is nursing.",
-     "The tests run on Postgres 18.", "The team deploys on Fridays.", "Ada finished her degree."],
+     "Status: Ada is engaged to Bo.", "State: California is where Ada lives.", "Todo: buy Ada a gift on 3 May.",
+     "Progress: Ada can swim now.", "Ada finished her degree.", "The tests run on Postgres 18.",
+     "The team deploys on Fridays."],
 )  # fmt: skip
 def test_facts_that_only_sound_like_a_status_are_remembered(fact: str) -> None:
     assert not is_passing_status(fact)
