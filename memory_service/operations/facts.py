@@ -27,7 +27,7 @@ from memory_service.operations.background.embed import embed_job
 from memory_service.operations.generations import share_generation
 from memory_service.operations.items import fact_item
 from memory_service.operations.once import RequestKey, once
-from memory_service.operations.remember import embed_or_wait, fact_draft
+from memory_service.operations.remember import check_expiry, embed_or_wait, fact_draft
 from memory_service.operations.saving import writer
 from memory_service.operations.services import Services
 from memory_service.ports.records import FactChange, FactRow, Vector
@@ -102,6 +102,7 @@ async def supersede_fact(
 
     Raises:
         Conflict: the fact has a successor already.
+        InvalidRequest: the new statement has expired.
     """
     (vector,) = await embed_or_wait(services, [request.text])
 
@@ -115,6 +116,7 @@ async def supersede_fact(
         new = NewFact(**{**request.model_dump(), **place, "key": row.key})
         if new.dedupe_key is None:
             new = new.model_copy(update={"dedupe_key": row.dedupe_key})
+        check_expiry(new, now, "")
         draft = fact_draft(caller, new, row.owner, vector, now)
         tx.facts.supersede(
             fact_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from memory_service.contract.verbs import (
     FactBatchRequest,
@@ -41,6 +41,7 @@ async def remember(
 
     Raises:
         Erased: it builds on what was erased meanwhile.
+        InvalidRequest: it had expired when it was said.
         StorageUnavailable: nothing was stored.
     """
     (answer,) = (
@@ -48,6 +49,7 @@ async def remember(
             services,
             caller,
             [request],
+            place="",
             generation=request.generation,
             queued_seconds=request.queued_seconds,
             seconds_here=seconds_here,
@@ -62,7 +64,13 @@ async def remember_batch(
 ) -> FactBatchResponse:
     """Save several facts, all or none."""
     return await _save(
-        services, caller, request.facts, generation=request.generation, queued_seconds=None, request_key=request_key
+        services,
+        caller,
+        request.facts,
+        place="facts.{}.",
+        generation=request.generation,
+        queued_seconds=None,
+        request_key=request_key,
     )
 
 
@@ -83,6 +91,7 @@ async def _save(
     caller: Caller,
     facts: Sequence[NewFact],
     *,
+    place: str,
     generation: str | None,
     queued_seconds: float | None,
     request_key: RequestKey | None,
@@ -118,8 +127,10 @@ async def _save(
             for owner in sorted(set(owners)):
                 tx.owners.lock(owner)
             now = tx.now()
+            said_at = now - timedelta(seconds=0 if queued_seconds is None else queued_seconds + seconds_here())
             saved = []
-            for fact, owner, vector in zip(facts, owners, vectors, strict=True):
+            for number, (fact, owner, vector) in enumerate(zip(facts, owners, vectors, strict=True)):
+                check_expiry(fact, said_at, place.format(number))
                 draft = fact_draft(caller, fact, owner, vector, now)
                 row, action = save_fact(tx, draft, newcomer(fact, draft.said_at), actor=caller.subject, now=now)
                 saved.append(RememberResponse(**fact_item(row).model_dump(), generation=current, action=action))
@@ -138,6 +149,19 @@ async def _save(
     for action in actions:
         services.meter.count("facts_written", via="remember", action=action)
     return answer
+
+
+def check_expiry(fact: NewFact, said_at: datetime, place: str) -> None:
+    """Refuse a fact that had expired when it was said: it would be stored and never found.
+
+    Raises:
+        InvalidRequest: it names the field; `place` is what stands before its name.
+    """
+    if fact.expires_at is not None and fact.expires_at <= said_at:
+        raise InvalidRequest(
+            f"`{place}expires_at` is in the past: the fact would never be found; give a time to come, or leave it out",
+            [FieldProblem(f"{place}expires_at", "a time to come", fact.expires_at.isoformat())],
+        )
 
 
 def newcomer(fact: NewFact, said_at: datetime) -> merging.Newcomer:

@@ -34,7 +34,7 @@ from memory_service.ports.records import (
 )
 from memory_service.ports.storage import Transaction
 from memory_service.storage.transaction import RowTransaction
-from tests.fakes.stores import AGENT, ALICE, Store, fact, pair_of, session_of, turn, vector
+from tests.fakes.stores import AGENT, ALICE, Store, fact, pair_of, session_of, turn, uid, vector
 
 _WHOLE_TABLE = re.compile(
     r"Seq Scan on (?P<postgres>\w+)"
@@ -132,13 +132,13 @@ def facts(tx: Transaction) -> None:
     tx.facts.by_key(owner, "k")
     tx.facts.by_dedupe_key(owner, "d")
     tx.facts.by_text(owner, "text")
-    row = tx.facts.add(fact("text", owner, key="k", dedupe_key="d"), fact_id="f", actor="t", now=tx.now())
-    tx.facts.add_source("f", FactSource(AGENT, ALICE, "s2"))
-    tx.facts.store_vectors({"f": (1, vector(1))})
-    tx.facts.change("f", FactChange({"text": "x"}, terms=("x",)), event="corrected", actor="t", now=tx.now())
+    row = tx.facts.add(fact("text", owner, key="k", dedupe_key="d"), fact_id=uid("f"), actor="t", now=tx.now())
+    tx.facts.add_source(uid("f"), FactSource(AGENT, ALICE, "s2"))
+    tx.facts.store_vectors({uid("f"): (1, vector(1))})
+    tx.facts.change(uid("f"), FactChange({"text": "x"}, terms=("x",)), event="corrected", actor="t", now=tx.now())
     tx.facts.by_row_ids([tx.owners.ensure(owner).id], [row.row_id])
     tx.facts.ids([tx.owners.ensure(owner).id], [row.row_id])
-    tx.facts.history("f")
+    tx.facts.history(uid("f"))
     every = ItemFilters(
         now=tx.now(), kinds=frozenset({Kind.SEMANTIC}), categories=frozenset({"c"}), tags=frozenset({"t"}),
         since=tx.now(), until=tx.now(), min_importance=0.5,
@@ -228,9 +228,9 @@ async def test_an_import_is_as_many_statements_for_a_thousand_lines_as_for_one_o
             digest = DigestRow(session.id, 1, "said", 1, 2, tx.now())
             tx.digests.append(digest, folded_from=0, keep=5)
             source = FactSource(AGENT, ALICE, f"{name}-{number}")
-            draft = fact(f"f{number}", pair_of(principal=ALICE), source=source)
-            tx.facts.add(draft, fact_id=f"{name}-{number}", actor="t", now=tx.now())
-        return [line for line in exported(tx) if f"{line.get('id', '')}{line['session']}".startswith(name)]
+            draft = fact(f"{name}-{number}", pair_of(principal=ALICE), source=source)
+            tx.facts.add(draft, fact_id=uid(f"{name}-{number}"), actor="t", now=tx.now())
+        return [line for line in exported(tx) if (line["session"] or line["text"]).startswith(name)]
 
     class Undone(Exception):
         pass

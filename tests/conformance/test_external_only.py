@@ -26,7 +26,7 @@ from memory_service.storage.postgres_link import PostgresLink
 from memory_service.storage.transaction import RowTransaction
 from tests.conformance.test_costs import recorded
 from tests.fakes.postgres import PostgresServer, terminate_connections
-from tests.fakes.stores import AGENT, SCHEMA, Backends, Store, external_config, fact, pair_of, session_of, turn
+from tests.fakes.stores import AGENT, SCHEMA, Backends, Store, external_config, fact, pair_of, session_of, turn, uid
 
 
 @pytest.fixture
@@ -348,11 +348,13 @@ async def test_a_request_that_is_still_being_carried_out_elsewhere_is_in_flight(
 async def test_an_erasure_waits_for_an_import_of_what_it_covers(replicas: list[Store]) -> None:
     source = FactSource(AGENT, "", "s1")
     await replicas[0].storage.transact(
-        lambda tx: tx.facts.add(fact("said", Owner(Scope.SHARED), source=source), fact_id="f", actor="t", now=tx.now())
+        lambda tx: tx.facts.add(
+            fact("said", Owner(Scope.SHARED), source=source), fact_id=uid("f"), actor="t", now=tx.now()
+        )
     )
     lines, _ = await replicas[0].storage.read(lambda tx: tx.moving.export(cursor=None, limit=10))
-    await replicas[0].storage.transact(lambda tx: tx.facts.delete("f"))
-    later = [{**line, "id": "again"} for line in lines]
+    await replicas[0].storage.transact(lambda tx: tx.facts.delete(uid("f")))
+    later = [{**line, "id": uid("again")} for line in lines]
     holding, release = threading.Event(), threading.Event()
 
     def hold(tx: Transaction) -> list[str]:
@@ -374,7 +376,7 @@ async def test_an_erasure_waits_for_an_import_of_what_it_covers(replicas: list[S
         release.set()
         assert await held == ["imported"]
     await replicas[1].storage.transact(erase)
-    assert await replicas[0].storage.read(lambda tx: tx.facts.get("again")) is None
+    assert await replicas[0].storage.read(lambda tx: tx.facts.get(uid("again"))) is None
 
 
 async def test_writers_that_lock_each_other_are_run_again(external: Store) -> None:

@@ -18,7 +18,7 @@ from memory_service.errors import InvalidRequest
 from memory_service.ports.records import DigestRow, FactChange, FactRow, FactSource, ItemFilters, TurnRow
 from memory_service.ports.storage import Transaction
 from memory_service.storage.transaction import RowTransaction
-from tests.fakes.stores import AGENT, BOB, OTHER_AGENT, Backends, Store, fact, pair_of, session_of, turn, vector
+from tests.fakes.stores import AGENT, BOB, OTHER_AGENT, Backends, Store, fact, pair_of, session_of, turn, uid, vector
 
 PRINCIPAL = Principal("https://issuer", "alice")
 ALICE = PRINCIPAL.hash
@@ -52,13 +52,13 @@ def populate(tx: Transaction) -> None:
             source = FactSource(agent, principal, "s1", "", (1, 2))
             tx.facts.add(
                 fact(name, owner, source=source, key=name.replace("/", "."), tags=("a",), vector=vector(3)),
-                fact_id=name,
+                fact_id=uid(name),
                 actor="t",
                 now=now,
             )
-    tx.facts.add_source(f"shared-{AGENT}-{ALICE[:4]}", FactSource(AGENT, BOB, "s1"))
+    tx.facts.add_source(uid(f"shared-{AGENT}-{ALICE[:4]}"), FactSource(AGENT, BOB, "s1"))
     tx.facts.change(
-        f"shared-{AGENT}-{BOB[:4]}",
+        uid(f"shared-{AGENT}-{BOB[:4]}"),
         FactChange({"text": "said anew"}, terms=("anew",)),
         event="corrected",
         actor="e",
@@ -218,8 +218,8 @@ async def test_an_import_brings_back_nothing_that_an_erased_person_gave_a_fact_o
 
     def work(tx: Transaction) -> None:
         draft = fact("we all say", SHARED, source=mine, evidence="hers", tags=("t",), attributes={"a": "b"})
-        tx.facts.add(draft, fact_id="f", actor="t", now=tx.now())
-        tx.facts.add_source("f", theirs)
+        tx.facts.add(draft, fact_id=uid("f"), actor="t", now=tx.now())
+        tx.facts.add_source(uid("f"), theirs)
 
     await store.storage.transact(work)
     lines = await export(store)
@@ -231,7 +231,7 @@ async def test_an_import_brings_back_nothing_that_an_erased_person_gave_a_fact_o
     )
     await store.storage.transact(lambda tx: tx.link.run("DELETE FROM @facts"))
     await restore(store, lines)
-    found = await store.storage.read(lambda tx: tx.facts.get("f"))
+    found = await store.storage.read(lambda tx: tx.facts.get(uid("f")))
     assert found is not None
     assert (found.text, found.sources, found.evidence, found.tags, found.attributes) == (
         "we all say", (theirs,), None, (), {},
@@ -311,6 +311,14 @@ async def test_a_damaged_turn_is_refused(store: Store, field: str) -> None:
         ("fact", "importance", 7),
         ("fact", "attributes", {"a": "\x00"}),
         ("fact", "text", ""),
+        ("fact", "id", "abc"),
+        ("fact", "id", "ABCDEF00-0000-0000-0000-000000000000"),
+        ("fact", "superseded_by", 5),
+        ("fact", "superseded_by", "nope"),
+        ("fact", "vector", "!!"),
+        ("fact", "vector", "AAAA"),
+        ("fact", "vector", "/////////////////////////////////////////w=="),
+        ("turn", "indexed", 2),
         ("fact", "history.0.event", [{"event": "melted"}]),
         ("fact", "sources.0.seqs.0", [{"seqs": [-1]}]),
         ("", "type", "cake"),
@@ -328,6 +336,15 @@ async def test_an_import_names_the_line_and_the_field_that_no_read_could_answer(
         await restore(store, [good, {**good, name: value}])
     where = refused.value.errors[0].field
     assert where == (f"lines.1.{field}" if not field.endswith(".type") or not kind else "lines.1.parts.0")
+
+
+@pytest.mark.parametrize(("kind", "field"), [("fact", "superseded_by"), ("turn", "indexed"), ("session", "digest")])
+async def test_an_import_names_the_field_that_is_missing(store: Store, kind: str, field: str) -> None:
+    await store.storage.transact(populate)
+    good = next(line for line in await export(store) if line["type"] == kind)
+    with pytest.raises(InvalidRequest) as refused:
+        await restore(store, [good, {name: value for name, value in good.items() if name != field}])
+    assert refused.value.errors[0].field == f"lines.1.{field}"
 
 
 @pytest.mark.parametrize(

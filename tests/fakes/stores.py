@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -190,6 +191,11 @@ def fact(text: str, owner: Owner, *, source: FactSource | None = None, **fields:
         **fields,
     }
     return FactDraft(**values)  # type: ignore[arg-type]
+
+
+def uid(name: str) -> str:
+    """Return the id of a fact that a test calls by a name."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
 def vector(seed: int, dimension: int = DIMENSION) -> Vector:

@@ -5,19 +5,30 @@ Lengths are not bounded here: an export of this store may hold more than a calle
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+import numpy as np
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from memory_service.contract.base import Text
-from memory_service.contract.ids import AGENT_PATTERN, SESSION_PATTERN, WORKSPACE_PATTERN, FactKey, SessionId, TurnId
+from memory_service.contract.ids import (
+    AGENT_PATTERN,
+    SESSION_PATTERN,
+    WORKSPACE_PATTERN,
+    FactKey,
+    Id,
+    SessionId,
+    TurnId,
+)
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind, Scope
 from memory_service.contract.turns import Part, Role, storable_json
 from memory_service.errors import FieldProblem, InvalidRequest
-from memory_service.storage.encoding import micros
+from memory_service.storage.encoding import micros, vector_from_bytes
 
 _Micros = Annotated[
     int, Field(ge=micros(datetime.min.replace(tzinfo=UTC)), le=micros(datetime.max.replace(tzinfo=UTC)))
@@ -29,6 +40,15 @@ _Flag = Annotated[int, Field(ge=0, le=1)]
 
 def _or_empty(pattern: str) -> StringConstraints:
     return StringConstraints(pattern=rf"^$|{pattern}")
+
+
+def _decoded(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError("base64 is expected")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("base64 is expected") from error
 
 
 class _Line(BaseModel):
@@ -71,7 +91,13 @@ class _Session(_OfSession):
     digest: _Version | None
 
 
-class _Turn(_OfSession):
+class _Embedded(_Line):
+    vector: Annotated[bytes, BeforeValidator(_decoded)] | None = None
+    embedding_model: Text | None = None
+
+
+class _Turn(_OfSession, _Embedded):
+    indexed: _Flag
     seq: _Ordinal
     client_id: TurnId | None
     role: Role
@@ -102,8 +128,8 @@ class _Change(_Line):
     text: Text
 
 
-class _Fact(_Place):
-    id: Annotated[Text, Field(min_length=1)]
+class _Fact(_Place, _Embedded):
+    id: Id
     scope: Scope
     kind: FactKind
     status: FactStatus
@@ -112,6 +138,7 @@ class _Fact(_Place):
     said_at: _Micros
     valid_from: _Micros
     valid_to: _Micros | None
+    superseded_by: Id | None
     expires_at: _Micros | None
     created_at: _Micros
     updated_at: _Micros
@@ -136,8 +163,8 @@ _SHAPES: Mapping[str, type[_Line]] = {
 }
 
 
-def check(found: Sequence[Mapping[str, Any]]) -> None:
-    """Look at every line before one is stored.
+def check(found: Sequence[Mapping[str, Any]], *, embedding_model: str, dimension: int) -> None:
+    """Look at every line before one is stored; vectors of `embedding_model` have `dimension` finite numbers.
 
     Raises:
         InvalidRequest: a line is not one of an export; it names the line, from 0, and the field.
@@ -147,7 +174,7 @@ def check(found: Sequence[Mapping[str, Any]]) -> None:
         if shape is None:
             raise _refused([FieldProblem(f"lines.{number}.type", f"one of {', '.join(_SHAPES)}")])
         try:
-            shape.model_validate(line)
+            read = shape.model_validate(line)
         except ValidationError as error:
             raise _refused(
                 [
@@ -155,6 +182,13 @@ def check(found: Sequence[Mapping[str, Any]]) -> None:
                     for entry in error.errors(include_url=False, include_context=True, include_input=False)[:50]
                 ]
             ) from None
+        if isinstance(read, _Embedded) and read.vector is not None and read.embedding_model == embedding_model:
+            _check_vector(read.vector, number, dimension)
+
+
+def _check_vector(data: bytes, number: int, dimension: int) -> None:
+    if len(data) != 4 * dimension or not bool(np.isfinite(vector_from_bytes(data)).all()):
+        raise _refused([FieldProblem(f"lines.{number}.vector", f"{dimension} finite numbers of 4 bytes each")])
 
 
 def _expected(entry: Mapping[str, Any]) -> str:

@@ -77,7 +77,7 @@ class Mover:
         Raises:
             InvalidRequest: a line is not one of an export; it names the line, from 0, and the field.
         """
-        line_shapes.check(found)
+        line_shapes.check(found, embedding_model=self._link.embedding_model, dimension=self._link.dimension)
         outcomes: list[str] = []
         for kind, run in _runs(found):
             restore = {

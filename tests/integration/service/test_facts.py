@@ -106,6 +106,22 @@ async def test_what_is_saved_again_lasts_as_long_as_it_was_last_asked_to(service
     assert item_texts(await agent.recall("gate open", include=["long_term"])) == ["The gate is open"]
 
 
+async def test_what_had_expired_when_it_was_said_is_refused_and_what_expired_in_a_queue_is_not(
+    service: Service,
+) -> None:
+    agent = service.agent()
+    over = {"text": "The gate is open", "expires_at": (service.clock.now() - timedelta(minutes=1)).isoformat()}
+    refused = await agent.ask("POST", "/v1/facts", over)
+    assert problem(refused, 422, "invalid-request")["errors"][0]["field"] == "expires_at"
+    refused = await agent.ask("POST", "/v1/facts/batch", {"facts": [{"text": "x"}, over]})
+    assert problem(refused, 422, "invalid-request")["errors"][0]["field"] == "facts.1.expires_at"
+    fact = await agent.remember("The gate is shut")
+    refused = await agent.ask("POST", f"/v1/facts/{fact['id']}/supersede", over)
+    assert problem(refused, 422, "invalid-request")["errors"][0]["field"] == "expires_at"
+    assert await agent.texts() == ["The gate is shut"]
+    assert (await agent.post("/v1/facts", {**over, "queued_seconds": 120}))["action"] == "added"
+
+
 async def test_another_agents_shared_fact_is_not_replaced_by_its_key_or_a_contradiction(service: Service) -> None:
     writer, other = service.agent("sharer"), service.agent("also-sharer")
     vault = await writer.remember("The vault is Alpha", key="vault", pinned=True)
