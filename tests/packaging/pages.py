@@ -89,6 +89,8 @@ class Reader:
             "LANG": "C.UTF-8",
             "PYTHONPATH": str(repository),
             "MEMPLANE_PORT": "0",
+            # What a program prints and what it logs come in the order in which a terminal shows them.
+            "PYTHONUNBUFFERED": "1",
             "MEM0_TELEMETRY": "False",
             "ANONYMIZED_TELEMETRY": "False",
             **(variables or {}),
