@@ -68,7 +68,7 @@ class Worker:
         """Claim and run jobs until `stop`, then give those in hand `grace` to finish and hand the rest back."""
         self._loop = asyncio.get_running_loop()
         config = self._services.config
-        slots = [QUICK] * max(1, config.worker.concurrency // 2) + [MODEL] * config.extraction.concurrency
+        slots = [QUICK] * config.worker.concurrency + [MODEL] * config.extraction.concurrency
         tasks = [asyncio.create_task(self._slot(kinds), name=f"worker-{n}") for n, kinds in enumerate(slots)]
         tasks.append(asyncio.create_task(self._sweeps(), name="worker-sweep"))
         tasks.append(asyncio.create_task(self._polls(), name="worker-poll"))

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from memory_service.contract.config import ServiceConfig, WorkerConfig
+from memory_service.contract.config import ExtractionConfig, ServiceConfig, WorkerConfig
 from memory_service.contract.sessions import JobKind
 from memory_service.errors import Conflict, Misconfigured, StorageUnavailable
 from memory_service.worker import loop
@@ -58,7 +58,7 @@ async def working(looks: Looks, counts: Counts, *, poll_seconds: float = HOUR) -
     worker = Worker(cast(Any, services), name="test")
     async with asyncio.timeout(30):
         running = asyncio.create_task(worker.run(grace=timedelta(seconds=1)))
-        await until(lambda: looks.of[QUICK] >= 2 and looks.of[MODEL] >= 4)
+        await until(lambda: looks.of[QUICK] >= 4 and looks.of[MODEL] >= 4)
         try:
             yield worker
         finally:
@@ -98,6 +98,23 @@ async def test_a_burst_of_writes_makes_one_task_of_each_kind_look(monkeypatch: p
         assert looks.of - before == Counter({QUICK: 1, MODEL: 1})
 
 
+@pytest.mark.parametrize(("others", "of_models"), [(1, 1), (2, 3), (5, 2)])
+async def test_as_many_jobs_run_at_once_as_are_configured(others: int, of_models: int) -> None:
+    looks = Looks()
+    config = ServiceConfig(
+        worker=WorkerConfig(poll_seconds=HOUR, sweep_seconds=HOUR, concurrency=others),
+        extraction=ExtractionConfig(concurrency=of_models),
+    )
+    services = SimpleNamespace(config=config, storage=looks, meter=Counts())
+    worker = Worker(cast(Any, services), name="test")
+    running = asyncio.create_task(worker.run(grace=timedelta(seconds=1)))
+    await until(lambda: looks.of[QUICK] >= others and looks.of[MODEL] >= of_models)
+    await settle()
+    assert looks.of == Counter({QUICK: others, MODEL: of_models})
+    worker.stop()
+    await running
+
+
 async def test_an_idle_worker_polls_with_one_task_of_each_kind() -> None:
     looks = Looks()
     async with working(looks, Counts(), poll_seconds=0.01):
@@ -127,7 +144,7 @@ async def test_no_trouble_ends_a_task_of_the_worker(trouble: Exception, monkeypa
             await until(lambda more=more: looks.of[QUICK] >= before[QUICK] + more)
             await settle()
         assert looks.of[MODEL] >= before[MODEL] + 3
-    assert counts.of["worker_failures", "claim"] == 6
+    assert counts.of["worker_failures", "claim"] == 8
 
 
 async def test_a_sweep_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
