@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memory_service.contract.scopes import Scope
 from memory_service.domain import lexical
@@ -281,6 +284,44 @@ async def test_a_line_that_is_not_of_an_export_is_refused_and_nothing_is_stored(
     with pytest.raises(InvalidRequest):
         await restore(store, [{"type": "principal", "hash": "h", "display": "d", "created_at": 1}, line])
     assert await store.storage.read(lambda tx: tx.owners.principal_name("h")) is None
+
+
+def _vectors(lines: Sequence[dict[str, Any]]) -> dict[str, NDArray[np.float32]]:
+    return {
+        str(line.get("id", line.get("seq"))): np.frombuffer(base64.b64decode(line["vector"]), "<f4")
+        for line in lines
+        if "vector" in line
+    }
+
+
+@pytest.mark.parametrize("factor", [1.0, 50.0, 1e-6])
+async def test_an_imported_vector_has_unit_length_however_long_it_came(
+    store: Store, target: Store, factor: float
+) -> None:
+    await store.storage.transact(populate)
+    lines = [dict(line) for line in await export(store)]
+    before = _vectors(lines)
+    for line in lines:
+        if "vector" in line:
+            stored = np.frombuffer(base64.b64decode(line["vector"]), "<f4") * np.float32(factor)
+            line["vector"] = base64.b64encode(stored.astype("<f4").tobytes()).decode()
+    await restore(target, lines)
+    after = _vectors([dict(line) for line in await export(target)])
+    assert before.keys() == after.keys()
+    for name, vector_before in before.items():
+        assert np.allclose(after[name], vector_before, atol=1e-6)
+        assert factor != 1.0 or bool((after[name] == vector_before).all())
+
+
+async def test_an_imported_vector_without_a_direction_is_made_again(store: Store, target: Store) -> None:
+    await store.storage.transact(populate)
+    lines = [dict(line) for line in await export(store)]
+    for line in lines:
+        if "vector" in line:
+            line["vector"] = base64.b64encode(bytes(len(base64.b64decode(line["vector"])))).decode()
+    await restore(target, lines)
+    assert await target.storage.read(lambda tx: tx.facts.without_vector(limit=1))
+    assert not _vectors([dict(line) for line in await export(target)])
 
 
 @pytest.mark.parametrize("field", ["seq", "text", "role", "parts", "tokens", "vector", "created_at"])

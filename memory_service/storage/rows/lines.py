@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind, Scope
 from memory_service.contract.turns import Role
@@ -22,6 +24,10 @@ from memory_service.storage.encoding import dump, dump_parts, join_terms, moment
 from memory_service.storage.statements import Link, Row
 
 _LAST_ROW = 2**63 - 1
+SHORTEST = 1e-12
+"""Vectors shorter than this have no direction."""
+UNIT_LENGTH_ERROR = 1e-3
+"""How far from 1 a unit vector's length may be by rounding; such a vector is kept as it is."""
 Place = str | int
 """Where a page ended: the last row's number, or a principal's hash."""
 
@@ -350,10 +356,20 @@ def _vector_fields(link: Link, stored: Any) -> dict[str, str]:
 
 
 def _vector(line: Mapping[str, Any], link: Link) -> Vector | None:
-    """Return a line's vector where this store's model made it; None, to be embedded again, otherwise."""
+    """Return a line's vector where this store's model made it, of unit length; None, to be embedded again, otherwise.
+
+    A cosine is a product of what is stored: a longer vector would be nearest to everything.
+    """
     if line.get("vector") is None or line.get("embedding_model") != link.embedding_model:
         return None
-    return vector_from_bytes(base64.b64decode(line["vector"]))
+    vector = vector_from_bytes(base64.b64decode(line["vector"]))
+    length = float(np.linalg.norm(vector.astype(np.float64)))
+    if length < SHORTEST:
+        return None
+    if abs(length - 1) <= UNIT_LENGTH_ERROR:
+        return vector
+    unit: Vector = (vector.astype(np.float64) / length).astype(np.float32)
+    return unit
 
 
 def _by_fact(rows: Sequence[Row], body: Callable[[Row], dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
