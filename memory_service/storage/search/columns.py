@@ -7,6 +7,7 @@ and a vector that comes late: both have a flag that a snapshot copies before it 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -90,6 +91,12 @@ class Facts:
         )
 
 
+_SLOT_BYTES = 100
+"""What an entry of a dictionary costs beside its key."""
+_LISTED_BYTES = 32
+"""What a number costs in a list that grows."""
+
+
 @dataclass
 class Labels:
     """Numbers for categories and sets of tags; a tag leads to the sets that hold it."""
@@ -97,24 +104,35 @@ class Labels:
     categories: dict[str | None, int] = field(default_factory=lambda: {None: 0})
     tag_sets: dict[frozenset[str], int] = field(default_factory=dict)
     sets_of_tag: dict[str, list[int]] = field(default_factory=dict)
+    nbytes: int = 0
+    """About how much memory they take."""
 
     def category(self, name: str | None) -> int:
         """Return the number of a category, given if it is new."""
-        return self.categories.setdefault(name, len(self.categories))
+        number = self.categories.get(name)
+        if number is None:
+            number = self.categories[name] = len(self.categories)
+            self.nbytes += sys.getsizeof(name) + _SLOT_BYTES
+        return number
 
     def tag_set(self, tags: frozenset[str]) -> int:
         """Return the number of a set of tags, given if it is new."""
         number = self.tag_sets.get(tags)
         if number is None:
             number = self.tag_sets[tags] = len(self.tag_sets)
+            self.nbytes += sys.getsizeof(tags) + _SLOT_BYTES
             for tag in tags:
-                self.sets_of_tag.setdefault(tag, []).append(number)
+                if tag not in self.sets_of_tag:
+                    self.sets_of_tag[tag] = []
+                    self.nbytes += sys.getsizeof(self.sets_of_tag[tag]) + _SLOT_BYTES
+                self.sets_of_tag[tag].append(number)
+                self.nbytes += sys.getsizeof(tag) + _LISTED_BYTES
         return number
 
     def copy(self) -> Labels:
         """Return labels that grow apart from these."""
         sets = {tag: list(numbers) for tag, numbers in self.sets_of_tag.items()}
-        return Labels(dict(self.categories), dict(self.tag_sets), sets)
+        return Labels(dict(self.categories), dict(self.tag_sets), sets, self.nbytes)
 
 
 _TYPES: dict[str, type[np.generic]] = {
@@ -203,7 +221,8 @@ class OwnerIndex:
     def nbytes(self) -> int:
         """About how much memory the index takes."""
         vectors = 0 if self._vectors is None else self._vectors.nbytes
-        return sum(column.nbytes for column in self._columns.values()) + vectors + self._words.nbytes
+        columns = sum(column.nbytes for column in self._columns.values())
+        return columns + vectors + self._words.nbytes + self._labels.nbytes
 
     @property
     def dead(self) -> int:
