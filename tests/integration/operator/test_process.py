@@ -130,6 +130,39 @@ def test_deleted_children_come_back_within_five_seconds(
         assert time.monotonic() - started < 5
 
 
+def test_an_account_that_nobody_has_made_is_named_and_the_earlier_one_goes_with_its_last_pod(
+    server: LocalCluster, namespace: str, operator: OperatorProcess
+) -> None:
+    bring_up(server, namespace, "moved")
+    kubectl = server.kubectl.in_namespace(namespace)
+    kubectl.patch("agentmemory", "moved-bot", {"spec": {"agent": {"serviceAccountName": "later"}}})
+    kubectl.patch("memorystore", "moved", {"spec": {"serviceAccountName": "later"}})
+
+    def messages(kind: str, name: str) -> str:
+        found = kubectl.get(kind, name)["status"]["conditions"]
+        return " ".join(item["message"] for item in found if item["type"] == "Reconciling")
+
+    for kind, name in (("agentmemory", "moved-bot"), ("memorystore", "moved")):
+        server.wait_until(
+            f"{name} says which account is missing",
+            lambda kind=kind, name=name: 'serviceaccount "later" not found' in messages(kind, name),
+            explain=lambda: kubectl("get", "agentmemory,memorystore,deployment", "-o", "yaml"),
+        )
+        assert kubectl.find("serviceaccount", "moved-bot" if name == "moved-bot" else "moved-memory")
+    assert condition(server, namespace, "memorystore", "moved", "Ready") == "True Available"
+    kubectl("create", "serviceaccount", "later")
+    for name in ("moved-bot", "moved-memory"):
+        # The controller that makes pods waits longer after each refusal.
+        kubectl("delete", "replicaset", "--selector", f"memplane.dev/{'agent' if 'bot' in name else 'store'}")
+        server.wait_until(
+            f"the account {name} goes",
+            lambda name=name: kubectl.find("serviceaccount", name) is None,
+            explain=operator.text,
+        )
+    subjects = kubectl.get("rolebinding", "moved-memory")["subjects"]
+    assert [item["name"] for item in subjects] == ["later"]
+
+
 def test_an_edit_is_put_back_and_another_managers_field_stays(
     server: LocalCluster, namespace: str, operator: OperatorProcess
 ) -> None:
