@@ -103,7 +103,7 @@ class Appends(Verbs):
                         request, self._user, generation=where["generation"], deadline=deadline
                     )
         except (TimeoutError, OutboxError, ServiceUnavailable) as error:
-            detail = f"{detail}: {error or type(error).__name__}"
+            detail = f"{detail}: {str(error) or type(error).__name__}"
         result = result or courier.carrier.fate(request, self._user)
         if result is not None and not isinstance(result, ContractError):
             return result

@@ -26,7 +26,7 @@ from memory_service.client.errors import (
     UnavailableReason,
 )
 from memory_service.client.exchange import Counts, Exchange, refusal
-from memory_service.client.outbox import Outbox
+from memory_service.client.outbox import BUSY_SECONDS, Outbox
 from memory_service.client.subjects import LEEWAY_SECONDS, expires_at, subject_of
 from memory_service.client.wire import IDEMPOTENCY_HEADER, USER_HEADER, Request
 from memory_service.contract.problems import PROBLEM_PREFIX, UNEXPIRED_TOKEN, Problem, ProblemKind
@@ -153,7 +153,7 @@ class Carrier:
         return Way.NEXT
 
     async def _failed(self, entry: Entry, tally: dict[str, int], error: ServiceUnavailable | ContractError) -> Way:
-        await self._clerk.do(lambda: self._outbox.attempted(entry.id), seconds=_SETTLING_SECONDS)
+        await self._ask(lambda: self._outbox.attempted(entry.id))
         if entry.attempts + 1 >= MAX_ATTEMPTS:
             await self._set_aside(entry, tally, _worn_out(error), {"attempts": MAX_ATTEMPTS})
         return Way.NEXT_LANE
@@ -171,9 +171,7 @@ class Carrier:
             if not _has_expired_since(entry, error):
                 raise
             expired = error
-        last = await self._clerk.do(
-            lambda: self._outbox.newest_user(entry.subject, entry.agent), seconds=_SETTLING_SECONDS
-        )
+        last = await self._ask(lambda: self._outbox.newest_user(entry.subject, entry.agent))
         for user in dict.fromkeys((*self._users.get(entry.subject, ()), last)):
             if user is None or user == entry.user:
                 continue
@@ -209,12 +207,15 @@ class Carrier:
         _shorten(self._fates, KEPT_FATES)
 
     async def _settle(self, entry: Entry, tally: dict[str, int], how: Callable[[int], None], name: str) -> None:
-        await self._clerk.do(lambda: how(entry.id), seconds=_SETTLING_SECONDS)
+        await self._ask(lambda: how(entry.id))
         self._counts.add(name, entry.verb)
         tally[name] += 1
 
+    async def _ask(self, work: Callable[[], T]) -> T:
+        return await self._clerk.do(work, seconds=_SETTLING_SECONDS, busy_seconds=BUSY_SECONDS)
+
     async def _set_aside(self, entry: Entry, tally: dict[str, int], problem: Problem, fields: dict[str, Any]) -> None:
-        await self._clerk.do(lambda: self._outbox.set_aside(entry.id, problem), seconds=_SETTLING_SECONDS)
+        await self._ask(lambda: self._outbox.set_aside(entry.id, problem))
         logger.warning("a queued request was refused and is kept aside", extra={"entry": entry.id, **fields})
         self._counts.add("refused", entry.verb)
         tally["refused"] += 1

@@ -17,7 +17,7 @@ from memory_service.client.clerk import Clerk
 from memory_service.client.entries import Entry
 from memory_service.client.errors import OutboxError
 from memory_service.client.exchange import Counts, Exchange
-from memory_service.client.outbox import Outbox
+from memory_service.client.outbox import BUSY_SECONDS, Outbox
 from memory_service.client.results import Delivery
 from memory_service.client.wire import Request
 
@@ -50,7 +50,7 @@ class Courier:
         self._counts = counts
         self._who = who
         self._seconds = seconds
-        self._clerk = Clerk()
+        self._clerk = Clerk(outbox.together)
         self.carrier = Carrier(outbox, exchange, counts, self._clerk)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -70,10 +70,11 @@ class Courier:
             OutboxError: the outbox cannot be used, or is held by somebody else for too long.
         """
         if deadline is None:
-            return await self._clerk.do(lambda: look(self.outbox), seconds=_LAST_SECONDS)
+            return await self._clerk.do(lambda: look(self.outbox), seconds=_LAST_SECONDS, busy_seconds=BUSY_SECONDS)
         left = max(0.0, deadline - self._exchange.clock())
-        hasty = self.outbox.within(min(_MAX_LOOK_SECONDS, left / 5))
-        return await self._clerk.do(lambda: look(hasty), seconds=left / 2)
+        busy = min(_MAX_LOOK_SECONDS, left / 5)
+        hasty = self.outbox.within(busy)
+        return await self._clerk.do(lambda: look(hasty), seconds=left / 2, busy_seconds=busy)
 
     async def waiting(self, lane: str, *, deadline: float | None = None) -> int:
         """Return how many entries of a lane wait; costs one look at the folder while nothing was ever put there."""

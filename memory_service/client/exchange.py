@@ -165,7 +165,7 @@ class Exchange:
         elif (
             error.reason is UnavailableReason.CLOSED
             or isinstance(error, Overslept)
-            or (error.reason is UnavailableReason.TIMEOUT and seconds < self._usual_seconds(request.verb) / 2)
+            or (error.reason is UnavailableReason.TIMEOUT and not seconds >= self._usual_seconds(request.verb) / 2)
         ):
             # Closed, busy with something else, or in more haste than a call of this verb has: nothing is known.
             self.breaker.abandoned(admission)

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,7 +34,8 @@ MAX_BYTES = 64 * 1024 * 1024
 """Bytes of all entries' bodies together, those set aside included. A day of one busy agent's turns, by judgement."""
 MAX_DAYS_SET_ASIDE = 30.0
 """Days that a refused entry waits for a person. Nobody can tell whether what it says was erased meanwhile."""
-_BUSY_SECONDS = 2.0
+BUSY_SECONDS = 2.0
+"""How long a call waits for other processes that hold the file."""
 
 CountName = Literal["queued", "delivered", "refused", "erased", "discarded", "overflowed", "expired"]
 
@@ -63,13 +65,35 @@ class Outbox:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._wall = wall
-        self._busy_seconds = _BUSY_SECONDS
+        self._busy_seconds = BUSY_SECONDS
+        self._shared = threading.local()
 
     def within(self, busy_seconds: float) -> Self:
         """Return the same outbox for a caller who has less time for other processes that hold it."""
         hasty = copy.copy(self)
         hasty._busy_seconds = min(busy_seconds, self._busy_seconds)
         return hasty
+
+    @contextmanager
+    def together(self, busy_seconds: float) -> Iterator[None]:
+        """Make the calls inside, of this thread, one transaction: all that they change is on the disk at its end.
+
+        A call that fails changes nothing, and the others go on.
+
+        Raises:
+            OutboxUnusable: nothing of it was kept.
+        """
+        if not self.exists:
+            yield
+            return
+        with opened(self._file, busy_seconds=busy_seconds) as db:
+            with transaction(db):
+                self._shared.db = db
+                try:
+                    yield
+                finally:
+                    del self._shared.db
+            shrink(db)
 
     @property
     def exists(self) -> bool:
@@ -324,6 +348,11 @@ class Outbox:
 
     @contextmanager
     def _open(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+        db = getattr(self._shared, "db", None)
+        if db is not None:
+            with translated(self.folder):
+                yield db
+            return
         with opened(self._file, busy_seconds=self._busy_seconds, create=create) as db:
             yield db
 

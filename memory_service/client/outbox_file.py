@@ -110,19 +110,25 @@ def locked(path: Path) -> sqlite3.Connection | None:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Commit at the end, or roll back on an error."""
-    db.execute("BEGIN IMMEDIATE")
+    """Commit at the end, or roll back on an error; inside of another one, a part of it."""
+    is_part = db.in_transaction
+    db.execute("SAVEPOINT part" if is_part else "BEGIN IMMEDIATE")
     try:
         yield
     except BaseException:
-        db.execute("ROLLBACK")
+        db.execute("ROLLBACK TO part" if is_part else "ROLLBACK")
+        if is_part:
+            db.execute("RELEASE part")
         raise
-    db.execute("COMMIT")
+    db.execute("RELEASE part" if is_part else "COMMIT")
 
 
 def shrink(db: sqlite3.Connection) -> None:
-    """Give back the file's free pages once nothing is left, so that nothing sent can be read from the disk."""
-    if db.execute("SELECT 1 FROM entries LIMIT 1").fetchone() is None:
+    """Give back the file's free pages once nothing is left, so that nothing sent can be read from the disk.
+
+    Inside of a transaction that is left to its end.
+    """
+    if not db.in_transaction and db.execute("SELECT 1 FROM entries LIMIT 1").fetchone() is None:
         try:
             db.execute("VACUUM")
         except sqlite3.OperationalError as error:

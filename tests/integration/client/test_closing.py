@@ -75,25 +75,24 @@ def test_a_closed_client_answers_as_in_an_outage_and_leaves_no_thread(
 def test_clients_that_are_forgotten_leave_no_threads_and_no_descriptors(
     server: MemoryServer, options: dict[str, Any]
 ) -> None:
+    earlier = set(threading.enumerate())
+
     def ours() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name.startswith("memplane-")]
+        return [thread for thread in threading.enumerate() if thread not in earlier and "memplane" in thread.name]
 
     def use() -> None:
         client = SyncMemoryClient(server.url, **options)
         assert client.write("s1", [TURN], durable=True).status == "stored"
 
+    def ended() -> int:
+        gc.collect()
+        for thread in ours():
+            thread.join(20)
+        assert ours() == []
+        return len(os.listdir("/proc/self/fd"))
+
     use()
-    gc.collect()
-    for thread in ours():
-        thread.join(20)
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = ended()
     for _ in range(5):
         use()
-    gc.collect()
-    threads = ours()
-    for thread in threads:
-        thread.join(20)
-    assert ours() == []
-    del threads, thread
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 5  # the server's ends of them may still be open
+    assert ended() <= descriptors + 5  # the server's ends of the connections may still be open
