@@ -58,6 +58,22 @@ def lease(namespace: str, holder: str) -> Json:
     }
 
 
+def event(namespace: str, name: str, note: str) -> Json:
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": namespace},
+        "eventTime": "2026-01-01T12:00:00.000000Z",
+        "reportingController": "memplane.dev/operator",
+        "reportingInstance": "one",
+        "action": "Reconcile",
+        "reason": "Told",
+        "note": note,
+        "type": "Normal",
+        "regarding": {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "namespace": namespace},
+    }
+
+
 class ClusterContract:
     """The sentences."""
 
@@ -168,6 +184,11 @@ class ClusterContract:
         await cluster.delete(kinds.CONFIG_MAP, namespace, "goes", made["metadata"]["uid"])
         await cluster.delete(kinds.CONFIG_MAP, namespace, "goes", made["metadata"]["uid"])
         assert await cluster.get(kinds.CONFIG_MAP, namespace, "goes") is None
+
+    async def test_the_note_of_an_event_is_counted_in_bytes(self, cluster: Cluster, namespace: str) -> None:
+        await cluster.create(kinds.EVENT, event(namespace, "whole", "x" * 1021 + "\u2026"))
+        with pytest.raises(Invalid):
+            await cluster.create(kinds.EVENT, event(namespace, "cut", "x" * 1023 + "\u2026"))
 
     async def test_creating_twice_is_a_conflict(self, cluster: Cluster, namespace: str) -> None:
         await cluster.create(kinds.LEASE, lease(namespace, "a"))

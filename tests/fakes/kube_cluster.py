@@ -38,6 +38,7 @@ _MERGE_KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 _ATOMIC = {"selector", "podSelector", "roleRef", "fieldRef", "secretKeyRef", "configMapKeyRef", "nodeSelector"}
 _ATOMIC_LISTS_BELOW = {"ingress"}
+_NOTE_BYTES = 1024
 
 
 def _merge_key(name: str, items: list[Any]) -> tuple[str, ...] | None:
@@ -219,6 +220,8 @@ class FakeCluster:
         key = self._key(kind, manifest)
         if (kind.name, key) in self.objects:
             raise Conflict(f"{kind} {key} already exists")
+        if kind == kinds.EVENT and len(manifest["note"].encode()) > _NOTE_BYTES:
+            raise Invalid("note: can have at most 1024 characters")
         live = copy.deepcopy(manifest)
         live.setdefault("apiVersion", kind.api_version)
         live.setdefault("kind", kind.name)

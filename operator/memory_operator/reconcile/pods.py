@@ -29,9 +29,10 @@ async def pod_trouble(
     if state is None or not state.is_troubled:
         context.pods.pop(owner, None)
         return "", None
-    patience = _PATIENCE_SECONDS - (now - state.stuck_since).total_seconds() if state.stuck_since else 0.0
-    if patience > 0:
-        return "", patience
+    waited = (now - state.stuck_since).total_seconds() if state.stuck_since else _PATIENCE_SECONDS
+    # By the clock of another program, which may be ahead of ours.
+    if 0 <= waited < _PATIENCE_SECONDS:
+        return "", _PATIENCE_SECONDS - waited
     if state.is_paused:
         return "The Deployment is paused.", None
     if state.refused:

@@ -93,7 +93,8 @@ def _degraded(
     changed_at = _changed_at(snapshot.store)
     if old is not None and is_flip and is_state_of_store and changed_at is not None:
         age = now - changed_at
-        if age < hysteresis:
+        # A change of the future was written by a leader whose clock is ahead: how old it is nobody can tell.
+        if timedelta(0) <= age < hysteresis:
             kept = Condition(kind, old["status"] == "True", old["reason"], old.get("message", ""))
             return kept, hysteresis - age
     store = snapshot.store

@@ -27,6 +27,16 @@ _EXPECTED: Final = frozenset(
 """Reasons that nobody has to act on: somebody asked for it, or it passes."""
 
 
+_NOTE_BYTES = 1024
+"""What the API server takes; it says characters, and counts bytes."""
+
+
+def _note(item: Mapping[str, Any]) -> str:
+    """Return what an Event says of a condition, cut between two characters."""
+    text = str(item["message"] or item["reason"])
+    return text.encode()[:_NOTE_BYTES].decode(errors="ignore")
+
+
 @dataclass(frozen=True)
 class Announcement:
     """One Event: `Normal` or `Warning`, a reason, a sentence, and the condition that says so."""
@@ -60,7 +70,5 @@ def announcements(kind: str, previous: Mapping[str, Any], status: Mapping[str, A
     for item in status.get("conditions") or ():
         if _is_news(kind, item, before.get(item["type"])):
             severity = "Normal" if item["reason"] in _EXPECTED else "Warning"
-            found.setdefault(
-                item["reason"], Announcement(severity, item["reason"], item["message"] or item["reason"], item)
-            )
+            found.setdefault(item["reason"], Announcement(severity, item["reason"], _note(item), item))
     return list(found.values())

@@ -19,6 +19,7 @@ from memory_operator.desired.agent import snippet
 Json = dict[str, Any]
 TOKEN_OF_THE_API = "kube-api-access"
 STORE: Json = {"memoryStore": "notes"}
+OWN: Json = {"name": "own", "mountPath": "/var/run/memplane"}
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +121,29 @@ def test_a_pod_that_asks_is_given_what_the_snippet_says(kubectl: Kubectl, name: 
         pod(inject="nobody"),
         pod(inject="alone"),
         pod(inject="far"),
+        pod(inject="assistant", initContainers=[{"name": "first", "image": "x", "volumeMounts": [OWN]}]),
     ],
-    ids=["does not ask", "names no binding", "names one without a store", "has another account than the binding"],
+    ids=[
+        "does not ask",
+        "names no binding",
+        "names one without a store",
+        "has another account than the binding",
+        "has something of its own mounted there",
+    ],
 )
 def test_any_other_pod_is_admitted_as_it_came(kubectl: Kubectl, asking: Json) -> None:
     stored = admitted(kubectl, asking)
     assert stored["metadata"]["labels"] == asking["metadata"]["labels"]
     assert set(volumes(stored)) == {"own"}
     assert [set(mounts(container)) for container in stored["spec"]["containers"]] == [{"own"}, set()]
+
+
+@pytest.mark.parametrize("path", ["/var/run/memplane", "/var/run/memplane/"])
+def test_a_pod_keeps_what_it_mounts_where_its_binding_would_be(kubectl: Kubectl, path: str) -> None:
+    asking = pod(inject="assistant")
+    asking["spec"]["containers"][1]["volumeMounts"] = [{**OWN, "mountPath": path}]
+    side = admitted(kubectl, asking)["spec"]["containers"][1]
+    assert mounts(side) == {"own": {"name": "own", "mountPath": path}}
 
 
 def test_a_pod_without_any_volume_is_given_its_first(kubectl: Kubectl) -> None:

@@ -124,6 +124,22 @@ async def test_a_store_that_does_not_come_up_says_why_after_ten_seconds_and_forg
     assert "ImagePullBackOff" not in message(world, kinds.MEMORY_STORE, store, "Ready")
 
 
+async def test_a_controller_whose_clock_is_ahead_keeps_no_reason_back(world: World) -> None:
+    store = world.store()
+    await world.settle()
+    world.bind_claim()
+    world.pods("notes-memory", 0)
+
+    def set_ahead(live: Json) -> None:
+        for item in live["status"]["conditions"]:
+            item["lastTransitionTime"] = "2026-01-01T12:10:00Z"
+
+    world.cluster.edit(kinds.DEPLOYMENT, ObjectKey("a", "notes-memory"), set_ahead)
+    world.cluster.make(kinds.POD, pod(containerStatuses=[container(**waiting("ErrImagePull"))]))
+    await world.settle(1)
+    assert "ImagePullBackOff" in message(world, kinds.MEMORY_STORE, store, "Ready")
+
+
 QUOTA = 'pods "notes-memory-54d5df459-x7k2p" is forbidden: exceeded quota: none, requested: pods=1, limited: pods=0'
 
 

@@ -241,6 +241,8 @@ def degraded(snapshot: AgentSnapshot, previous: str | None) -> tuple[str, timede
         (AgentSnapshot(store=view(False, 6)), "False", "True", None),
         (AgentSnapshot(store=view(True, 2)), "True", "True", 3),
         (AgentSnapshot(store=view(True, 6)), "True", "False", None),
+        (AgentSnapshot(store=view(False, -600)), "False", "True", None),
+        (AgentSnapshot(store=view(True, -600)), "True", "False", None),
         (AgentSnapshot(store=view(False, 1)), None, "True", None),
         (AgentSnapshot(store=None), "False", "True", None),
         (AgentSnapshot(store=view(True, 1), is_allowed=False), "False", "True", None),
@@ -330,6 +332,14 @@ def test_pods_that_served_and_are_gone_are_a_warning_and_one_that_starts_again_i
     assert told("MemoryStore", served, gone) == [("Warning", "WorkloadUnavailable", "0 of 1 pods are ready.")]
     again = store_conditions(STARTING_POD, {"conditions": list(served.values())})
     assert [item[:2] for item in told("MemoryStore", served, again)] == [("Normal", "Starting")]
+
+
+@pytest.mark.parametrize("text", ["\u2026" + "x" * 1100, "x" * 1023 + "\u2026", "\u2026" * 400])
+def test_an_event_says_as_many_bytes_as_the_api_server_takes(text: str) -> None:
+    found = store_conditions(replace(GOOD, problems=(ApplyProblem("Service", "x", Reason.APPLY_FAILED, text),)))
+    ((_, _, note),) = told("MemoryStore", store_conditions(GOOD), found)
+    assert 1020 < len(note.encode()) <= 1024
+    assert text.startswith(note)
 
 
 def test_what_two_conditions_say_is_one_event() -> None:
