@@ -290,8 +290,10 @@ class BindingSource:
         So it is for a while when an agent is moved: the folder changes at once, a pod's token never. Whoever is shown
         a token can be its agent elsewhere, until it expires.
         """
-        token = self._token_file.text() if self._is_token_projected else None
-        if token is None or binding.audience is None:
+        if binding.audience is None or not self._is_token_projected:
+            return False
+        token = self._token_file.text()
+        if token is None:
             return False
         if token != self._audiences[0]:
             self._audiences = (token, audiences_of(token))
