@@ -11,7 +11,7 @@ from typing import Literal
 from memory_service.contract.scopes import Scope
 from memory_service.domain import lexical, merging
 from memory_service.errors import FieldProblem, Forbidden
-from memory_service.ports.records import FactChange, FactDraft, FactRow, FactSource
+from memory_service.ports.records import FactChange, FactDraft, FactRow, FactSource, Vector
 from memory_service.ports.storage import Transaction
 
 Action = Literal["added", "replaced", "superseded", "ignored"]
@@ -64,6 +64,43 @@ def save_fact(
             if reason in ("same", "less"):
                 row = _said_again(tx, draft, row, lasts=not newcomer.by_extraction, actor=actor, now=now)
             return row, "ignored"
+
+
+def settle_late(tx: Transaction, row: FactRow, vector: Vector, *, actor: str, now: datetime) -> None:
+    """Let the newer of two statements hold where one had no vector when it was saved, so that nobody compared them; the
+    caller holds the owner's lock.
+
+    Both keep their ids and all that somebody gave them: what is labelled, pinned or ends by itself stays as it is.
+    """
+    if len(row.sources) != 1 or row.valid_to is not None:
+        return
+    (source,) = row.sources
+    similar = tx.facts.similar(row.owner, vector, limit=SIMILAR_FACTS + 1)
+    found = {
+        other.id: (_known(row.said_at, source, other, cosine, now), other)
+        for other, cosine in similar
+        if other.id != row.id
+    }
+    newcomer = merging.Newcomer(text=row.text, said_at=row.said_at, key=row.key, expires_at=row.expires_at)
+    while True:
+        match merging.decide(newcomer, [known for known, _ in found.values()]):
+            case merging.Supersede(fact_id):
+                _, old = found.pop(fact_id)
+                new = row
+            case merging.Ignore(fact_id, "older"):
+                old, new = row, found[fact_id][1]
+            case _:
+                return
+        if _is_plain(old):
+            valid_to = max(old.valid_from, new.valid_from)
+            tx.facts.supersede(old.id, successor_id=new.id, valid_to=valid_to, actor=actor, now=now)
+        if old is row:
+            return
+
+
+def _is_plain(row: FactRow) -> bool:
+    given = (row.key, row.dedupe_key, row.expires_at)
+    return not (row.tags or row.attributes or row.pinned) and all(value is None for value in given)
 
 
 def writer(row: FactRow) -> str:
@@ -142,10 +179,12 @@ def _rivals(
     for row in (*named, *tx.facts.by_text(draft.owner, draft.text)):
         if row is not None and row.owner == draft.owner:
             rows.setdefault(row.id, (row, None))
-    return {fact_id: (_known(draft, row, cosine, now), row) for fact_id, (row, cosine) in rows.items()}
+    return {
+        fact_id: (_known(draft.said_at, draft.source, row, cosine, now), row) for fact_id, (row, cosine) in rows.items()
+    }
 
 
-def _known(draft: FactDraft, row: FactRow, cosine: float | None, now: datetime) -> merging.Known:
+def _known(said_at: datetime, said_in: FactSource, row: FactRow, cosine: float | None, now: datetime) -> merging.Known:
     return merging.Known(
         id=row.id,
         text=row.text,
@@ -155,10 +194,10 @@ def _known(draft: FactDraft, row: FactRow, cosine: float | None, now: datetime) 
         dedupe_key=row.dedupe_key,
         cosine=cosine,
         active=row.valid_to is None,
-        is_own=row.owner.scope is not Scope.SHARED or writer(row) == draft.source.agent,
+        is_own=row.owner.scope is not Scope.SHARED or writer(row) == said_in.agent,
         expires_at=row.expires_at,
         expired=row.expires_at is not None and row.expires_at <= now,
-        said_before=row.said_at == draft.said_at and _is_earlier(row.sources, draft.source),
+        said_before=row.said_at == said_at and _is_earlier(row.sources, said_in),
     )
 
 

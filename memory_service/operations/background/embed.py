@@ -5,16 +5,20 @@ from __future__ import annotations
 from memory_service.contract.sessions import JobKind
 from memory_service.operations.background.held import HeldJob
 from memory_service.operations.background.refused import vectors_or_none
+from memory_service.operations.saving import settle_late
 from memory_service.ports.process import Step
 from memory_service.ports.records import JobDraft
 from memory_service.ports.storage import Transaction
 
+ACTOR = "embedding"
+FIRST_REVISION = 1
 BATCH_FACTS = 64
 """Facts a job embeds at once; judgement, as for turns."""
 
 
 async def embed(held: HeldJob) -> None:
-    """Embed the oldest facts without a vector; enqueue itself while there are more.
+    """Embed the oldest facts without a vector, and let the newer hold of two that nobody could compare when the later
+    one was saved; enqueue itself while there are more.
 
     A fact that the embedder refuses stays without one, and waits no longer.
 
@@ -31,7 +35,16 @@ async def embed(held: HeldJob) -> None:
     by_id = {fact.id: (fact.revision, vector) for fact, vector in zip(facts, vectors, strict=True)}
 
     def store(tx: Transaction) -> JobDraft | None:
+        owners = {row.owner for row in map(tx.facts.get, by_id) if row is not None}
+        for owner in sorted(owners):
+            tx.owners.lock(owner)
         tx.facts.store_vectors(by_id)
+        now = tx.now()
+        for fact_id, (revision, vector) in by_id.items():
+            row = tx.facts.get(fact_id)
+            # What was changed since it was saved says what somebody meant it to say.
+            if vector is not None and row is not None and row.revision == revision == FIRST_REVISION:
+                settle_late(tx, row, vector, actor=ACTOR, now=now)
         return embed_job(tx) if len(facts) == BATCH_FACTS else None
 
     await held.store(store, then=lambda following: following)

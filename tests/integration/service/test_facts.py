@@ -10,7 +10,7 @@ import pytest
 
 from memory_service.contract.config import EmbeddingConfig, EngineName, ModelsConfig
 from memory_service.operations import facts
-from tests.fakes.model_server import CHAT, DIMENSION, EMBEDDINGS, Gate, ModelServer, Text
+from tests.fakes.model_server import CHAT, DIMENSION, EMBEDDINGS, Gate, ModelServer, Status, Text
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import MODEL, Asker, Json, Service, item_texts, problem
 
@@ -416,6 +416,24 @@ async def test_a_fact_that_the_engine_names_is_superseded_however_many_others_ar
     await service.work()
     assert service.models.requests[-2].prompt.count('k1: "Anna works for Siemens"') == 1
     assert (await agent.get(f"/v1/facts/{old['id']}"))["status"] == "superseded"
+
+
+async def test_a_correction_that_was_saved_without_a_vector_holds_once_it_has_one(service: Service) -> None:
+    agent = service.agent()
+    old = await agent.remember("Anna lives in Oslo", said_at="2026-01-01T00:00:00Z")
+    kept = await agent.remember("Ben lives in Oslo", tags=["team"])
+    service.models.always(EMBEDDINGS, Status(503))
+    new = await agent.remember("Anna lives in Bergen")
+    late = await agent.remember("Anna lives in Narvik", said_at="2025-01-01T00:00:00Z")
+    await agent.remember("Ben lives in Bergen")
+    assert new["action"] == late["action"] == "added"
+    service.models.always(EMBEDDINGS, None)
+    await service.pass_time(minutes=20)
+    assert sorted(await agent.texts()) == ["Anna lives in Bergen", "Ben lives in Bergen", "Ben lives in Oslo"]
+    for fact in (old, late):
+        shown = await agent.get(f"/v1/facts/{fact['id']}")
+        assert (shown["status"], shown["superseded_by"]) == ("superseded", new["id"])
+    assert (await agent.get(f"/v1/facts/{kept['id']}"))["status"] == "active"
 
 
 async def test_ids_that_are_not_there_are_404_and_malformed_ones_422(agent: Asker) -> None:
