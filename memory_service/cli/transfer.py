@@ -35,7 +35,7 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of one import request: half of what the service reads, since JSON may escape some letters."""
 
 _EXPORT: Mapping[str, Any] = {"what": "export", "store": "", "cursor": "", "bytes": 0, "lines": 0}
-_OUTCOMES = ("imported", "skipped", "tombstoned", "left_out")
+_OUTCOMES = ("imported", "skipped", "tombstoned", "left_out", "erased")
 _IMPORT: Mapping[str, Any] = {
     "what": "import", "store": "", "size": 0, "first_line": "", "bytes": 0, "number": 0, "lines": 0,
     **dict.fromkeys(_OUTCOMES, 0),
@@ -139,11 +139,12 @@ def import_(connection: Connection, file: str, restart: bool, **storage: Any) ->
                 progress.update(task, completed=batch.end)
     state_path.unlink(missing_ok=True)
     counts = {name: done[name] for name in ("lines", *_OUTCOMES)}
-    left_out = f", {done['left_out']} left out: the store has gone on from there" if done["left_out"] else ""
+    more = f", {done['erased']} are deleted now" if done["erased"] else ""
+    more += f", {done['left_out']} left out: the store has gone on from there" if done["left_out"] else ""
     _report(
         connection,
         f"imported {done['imported']} of {done['lines']} line(s); {done['skipped']} were there already, "
-        f"{done['tombstoned']} had been erased{left_out}",
+        f"{done['tombstoned']} had been erased{more}",
         {**counts, "file": file},
     )
 

@@ -186,10 +186,12 @@ class ImportResponse(Wire):
     """What became of the lines: each one counts once.
 
     `skipped`: the store has what the line says. `tombstoned`: it was erased here. `left_out`: a fact that was changed
-    here since, or a digest of a session that goes on here from another one.
+    here since, or a digest of a session that goes on here from another one. `erased`: a fact that was deleted where the
+    line comes from, and now is here.
     """
 
     imported: int
     skipped: int
     tombstoned: int
     left_out: int = 0
+    erased: int = 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from collections import Counter
+
 from memory_service.contract.sessions import (
     AdminEraseRequest,
     Diagnostics,
@@ -72,19 +75,29 @@ async def export_page(services: Services, caller: Caller, *, cursor: str | None,
 
 
 async def import_lines(services: Services, caller: Caller, request: ImportRequest) -> ImportResponse:
-    """Store lines of an export, all or none; what a tombstone names stays away."""
+    """Store lines of an export, all or none; what a tombstone names stays away.
+
+    Facts that were deleted where the lines come from are deleted, with a receipt for their bytes.
+    """
     _admins_only(caller)
+    receipt_id = str(uuid.uuid4())
 
     def work(tx: Transaction) -> ImportResponse:
-        outcomes = tx.moving.restore(request.lines, tx.now())
+        now = tx.now()
+        outcomes = Counter(tx.moving.restore(request.lines, now))
+        if outcomes["erased"]:
+            tx.receipts.add(receipt_id, asked_by=None, erased={"facts": outcomes["erased"]}, now=now)
         return ImportResponse(
-            imported=outcomes.count("imported"),
-            skipped=outcomes.count("skipped"),
-            tombstoned=outcomes.count("tombstoned"),
-            left_out=outcomes.count("left_out"),
+            imported=outcomes["imported"],
+            skipped=outcomes["skipped"],
+            tombstoned=outcomes["tombstoned"],
+            left_out=outcomes["left_out"],
+            erased=outcomes["erased"],
         )
 
-    return await services.storage.transact(work)
+    answer = await services.storage.transact(work)
+    services.wake()
+    return answer
 
 
 def _admins_only(caller: Caller) -> None:

@@ -377,10 +377,11 @@ class Moving(Protocol):
         """Return lines and the next cursor."""
 
     def restore(self, lines: Sequence[Mapping[str, Any]], now: datetime) -> Sequence[str]:
-        """Store lines in their order; return of each whether it is imported, skipped, tombstoned or left_out.
+        """Store lines in their order; return of each whether it is imported, skipped, tombstoned, left_out or erased.
 
         skipped: the store has what the line says. A turn whose place another one has is appended to its session; facts
         are merged as by a save. left_out: a fact that was changed here since, a digest that its session cannot take.
+        erased: a fact that was deleted where the line comes from; the caller leaves a receipt, so that its bytes go.
 
         As many statements for many lines of one type as for one.
 

@@ -180,6 +180,8 @@ def moving(tx: Transaction) -> None:
     facts(tx)
     for stage in range(1, 5):
         tx.moving.export(cursor=f"[{stage}, 1]", limit=5)
+    tx.facts.delete(uid("f"))
+    tx.moving.export(cursor='[5, "0"]', limit=5)
     tx.moving.restore(exported(tx), tx.now())
 
 

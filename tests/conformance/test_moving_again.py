@@ -201,6 +201,22 @@ async def test_a_correction_that_was_made_here_stays_and_its_line_does_not_count
     assert texts == ["Kim lives in Lisbon", "Kim lives in Oslo", "Kim lives in Bergen"]
 
 
+async def test_a_fact_that_was_deleted_between_two_exports_goes_by_the_second_import(
+    store: Store, target: Store
+) -> None:
+    await save(store, MINE, "Kim has diabetes")
+    first = await export(store)
+    await restore(target, first)
+    await change(target, MINE, "Kim has asthma")
+    await store.storage.transact(lambda tx: tx.facts.delete(MINE))
+    lines = await export(store, 1)
+    assert await restore(target, lines) == ["erased"]
+    assert await facts(target) == {}
+    assert await restore(target, lines) == ["skipped"]
+    assert await restore(target, first) == ["tombstoned"]
+    assert [line["id"] for line in await export(target)] == [MINE]
+
+
 @pytest.mark.parametrize("keep", [1, 5])
 async def test_a_session_that_folds_while_it_is_exported_keeps_its_digest_and_every_turn_after_it(
     store: Store, target: Store, keep: int

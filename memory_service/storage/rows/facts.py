@@ -195,16 +195,12 @@ class FactRows:
         self._delete_rows([found])
         self._link.run(
             "INSERT INTO @tombstones (key, erased_at) VALUES (:key, {now}) ON CONFLICT (key) DO NOTHING",
-            {"key": self.tombstone(fact_id)},
+            {"key": fact_id},
         )
 
     def discard(self, places: Sequence[tuple[int, int]]) -> None:
-        """Delete facts by owner and row id to make room for what replaces them, without a tombstone."""
+        """Delete facts by owner and row id, without a tombstone."""
         self._delete_rows(places)
-
-    def tombstone(self, fact_id: str) -> str:
-        """Return the hash under which a fact is remembered as deleted."""
-        return self._owners.keyed_hash("fact", fact_id)
 
     def history(self, fact_id: str) -> Sequence[HistoryRow]:
         """Return a fact's changes, oldest first."""

@@ -154,12 +154,18 @@ class _Fact(_Place, _Embedded):
     history: tuple[_Change, ...]
 
 
+class _Deleted(_Line):
+    id: Id
+    created_at: _Micros
+
+
 _SHAPES: Mapping[str, type[_Line]] = {
     "principal": _Principal,
     "session": _Session,
     "turn": _Turn,
     "digest": _Digest,
     "fact": _Fact,
+    "deleted": _Deleted,
 }
 
 

@@ -29,7 +29,7 @@ SHORTEST = 1e-12
 UNIT_LENGTH_ERROR = 1e-3
 """How far from 1 a unit vector's length may be by rounding; such a vector is kept as it is."""
 Place = str | int
-"""Where a page ended: the last row's number, or a principal's hash."""
+"""Where a page ended: the last row's number, a principal's hash, or a deleted fact's id."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,10 @@ def read_cursor(text: str | None) -> tuple[int, Place | None]:
         return 0, None
     try:
         stage, place = json.loads(text)
-        if type(stage) is not int or not 0 <= stage < len(STAGES) or type(place) is not (int if stage else str):
+        if type(stage) is not int or not 0 <= stage < len(STAGES):
             raise ValueError(stage)
+        if type(place) is not (str if STAGES[stage] in (_principals, _deleted) else int):
+            raise ValueError(place)
         if isinstance(place, int) and not 0 <= place <= _LAST_ROW:
             raise ValueError(place)
         if isinstance(place, str):
@@ -216,7 +218,18 @@ def _facts(link: Link, after: Place | None, limit: int) -> list[Line]:
     ]
 
 
-STAGES: Sequence[Callable[[Link, Place | None, int], list[Line]]] = (_principals, _sessions, _turns, _digests, _facts)
+def _deleted(link: Link, after: Place | None, limit: int) -> list[Line]:
+    """Read which facts were deleted one by one; their ids say nothing of them."""
+    found = link.rows(
+        "SELECT d.key, d.erased_at FROM @tombstones AS d WHERE d.key > :after ORDER BY d.key LIMIT :limit",
+        {"after": after or "", "limit": limit},
+    )
+    return [Line(row[0], {"type": "deleted", "id": row[0], "created_at": row[1]}) for row in found]
+
+
+STAGES: Sequence[Callable[[Link, Place | None, int], list[Line]]] = (
+    _principals, _sessions, _turns, _digests, _facts, _deleted,
+)  # fmt: skip
 """What an export reads, in the order that an import can follow."""
 
 

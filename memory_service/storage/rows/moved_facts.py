@@ -20,7 +20,7 @@ from memory_service.storage.rows.fact_columns import INSERT, INSERT_HISTORY, INS
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.sparing import Sparing, covering, covering_source
-from memory_service.storage.statements import Link
+from memory_service.storage.statements import LOCK, Link
 
 _ACTOR = "import"
 _LABELS = ("key", "dedupe_key")
@@ -99,6 +99,24 @@ class FactMover:
         plan = self._plan(run, places, micros(now))
         self._store(plan, now)
         return plan.outcomes
+
+    def delete(self, run: Sequence[_Line], now: datetime) -> list[str]:
+        """Delete facts that were deleted where the lines come from, whatever became of them here."""
+        found = self._link.rows(
+            f"SELECT owner_id, row_id, id FROM @facts WHERE id IN [:ids] ORDER BY row_id {LOCK}",
+            {"ids": [str(line["id"]) for line in run]},
+        )
+        self._facts.discard([(row[0], row[1]) for row in found])
+        gone = {row[2] for row in found}
+        noted = self._link.row_of_each(
+            "INSERT INTO @tombstones (key, erased_at) VALUES (:key, :erased_at) ON CONFLICT (key) DO NOTHING"
+            " RETURNING key",
+            [{"key": str(line["id"]), "erased_at": int(line["created_at"])} for line in run],
+        )
+        return [
+            "erased" if str(line["id"]) in gone else "skipped" if row is None else "imported"
+            for line, row in zip(run, noted, strict=True)
+        ]
 
     def _plan(self, run: Sequence[_Line], places: Sequence[tuple[int, Sequence[FactSource]] | None], now: int) -> _Plan:
         plan = _Plan()
@@ -282,11 +300,14 @@ class FactMover:
             for rest, sources, is_spared in zip(left, named, spared, strict=True)
         ]
 
-    def _deleted(self, run: Sequence[_Line]) -> dict[str, int]:
+    def _deleted(self, run: Sequence[_Line]) -> Mapping[str, int]:
         """Return when facts of these ids were deleted one by one."""
-        by_key = {self._facts.tombstone(str(line["id"])): str(line["id"]) for line in run}
-        found = self._link.rows("SELECT key, erased_at FROM @tombstones WHERE key IN [:keys]", {"keys": sorted(by_key)})
-        return {by_key[row[0]]: row[1] for row in found}
+        return dict(
+            self._link.rows(
+                "SELECT key, erased_at FROM @tombstones WHERE key IN [:keys]",
+                {"keys": [str(line["id"]) for line in run]},
+            )
+        )
 
 
 def _in(several: Sequence[_Known]) -> Mapping[str, Any]:

@@ -86,6 +86,7 @@ class Mover:
                 "turn": self._restore_turns,
                 "digest": self._restore_digests,
                 "fact": self._facts.restore,
+                "deleted": self._facts.delete,
             }[kind]
             try:
                 outcomes += restore(run, now)
@@ -212,7 +213,7 @@ def _runs(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, _Run]]:
     kind, run, ids = "", list[Mapping[str, Any]](), set[str]()
     for line in found:
         this, name = str(line.get("type")), str(line.get("id"))
-        if run and (this != kind or (this == "fact" and name in ids)):
+        if run and (this != kind or (this in ("fact", "deleted") and name in ids)):
             yield kind, run
             run, ids = [], set()
         kind = this

@@ -220,6 +220,16 @@ async def test_what_was_said_after_an_erasure_is_taken_though_its_agent_had_not_
     problem(await agent.ask("POST", "/v1/write", foreign), 422, "invalid-request")
 
 
+async def test_a_fact_that_an_import_deletes_is_purged_like_any_other(service: Service) -> None:
+    agent, admin = service.agent(), service.admin()
+    fact = await agent.remember("Kim has diabetes")
+    line = {"type": "deleted", "id": fact["id"], "created_at": 1_900_000_000_000_000}
+    assert (await admin.post("/v1/admin/import", {"lines": [line]}))["erased"] == 1
+    problem(await agent.ask("GET", f"/v1/facts/{fact['id']}"), 404, "not-found")
+    rows = await service.services.storage.read(lambda tx: tx.link.rows("SELECT id FROM @receipts"))  # type: ignore[attr-defined]
+    assert [(await service.purge(admin, receipt))["erased"] for (receipt,) in rows] == [{"facts": 1}]
+
+
 async def test_what_was_queued_while_a_backup_was_restored_is_taken(service: Service) -> None:
     agent = service.agent()
     await agent.write("before the backup")
