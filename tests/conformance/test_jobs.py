@@ -69,6 +69,12 @@ async def test_a_second_draft_of_a_queued_job_is_that_job(store: Store) -> None:
     assert await enqueue(store, draft(store)) != [first]
 
 
+async def test_a_draft_that_says_where_to_read_on_tells_the_queued_job(store: Store) -> None:
+    (job_id,) = await enqueue(store, draft(store))
+    assert await enqueue(store, draft(store, payload={"place": 7}), draft(store)) == [job_id, job_id]
+    assert (await get(store, job_id)).payload == {"place": 7}
+
+
 async def test_drafts_at_the_same_time_leave_one_job(store: Store) -> None:
     ids = await asyncio.gather(*(enqueue(store, draft(store)) for _ in range(12)))
     assert len({job_id for (job_id,) in ids}) == 1
@@ -263,6 +269,14 @@ async def test_a_job_that_goes_back_beside_a_queued_twin_leaves_its_attempts_to_
     assert (following.id, following.attempts) == (twin_id, 0 if way == "release" else 1)
     assert (await get(store, job.id)).state is JobState.DONE
     assert await claim(store) is None
+
+
+async def test_a_job_that_goes_back_beside_a_queued_twin_tells_it_where_it_was(store: Store) -> None:
+    await enqueue(store, draft(store, payload={"place": 7}))
+    job = await claimed(store)
+    (twin,) = await enqueue(store, draft(store))
+    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=tx.now(), now=tx.now()))
+    assert (await get(store, twin)).payload == {"place": 7}
 
 
 async def test_a_dead_job_can_be_put_back(store: Store) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from memory_service.contract.turns import Role
 from memory_service.domain import extraction, lexical, merging, pages, scopes
 from memory_service.domain.owners import Owner
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
-from memory_service.operations.background.portions import chars_of_job
+from memory_service.operations.background.portions import chars_of_job, place_in, place_of
 from memory_service.operations.background.refused import leave_out, vectors_or_none
 from memory_service.operations.enqueue import extract_job
 from memory_service.operations.saving import SIMILAR_FACTS, save_fact
@@ -25,6 +26,7 @@ from memory_service.ports.records import (
     FactRow,
     FactSource,
     JobDraft,
+    JobRow,
     SessionRow,
     TurnRow,
     Vector,
@@ -69,7 +71,8 @@ async def extract(held: HeldJob) -> None:
         return await held.drop()
     owner = scopes.fact_owner(found.session.owner, found.session.fact_scope)
     inferable = [turn for turn in found.turns if turn.infer]
-    said = said_turns(inferable)
+    said, following_place = _portion(said_turns(inferable), held.job, chars_of_job(services.chat))
+    upto_seq = found.session.extracted_seq if following_place else found.turns[-1].seq
     candidates: Sequence[Candidate] = ()
     refs: Mapping[str, str] = {}
     shown_ids: Mapping[str, str] = {}
@@ -89,9 +92,7 @@ async def extract(held: HeldJob) -> None:
         actions.clear()
         tx.owners.lock(owner)
         now = tx.now()
-        moved = tx.sessions.advance_extracted(
-            session_id, from_seq=found.session.extracted_seq, to_seq=found.turns[-1].seq
-        )
+        moved = tx.sessions.advance_extracted(session_id, from_seq=found.session.extracted_seq, to_seq=upto_seq)
         if not moved:
             raise LeaseLost(held.job.id)
         for candidate, vector in _in_order(candidates, vectors, found.turns):
@@ -107,11 +108,11 @@ async def extract(held: HeldJob) -> None:
             draft = _draft(owner, found.session.owner, candidate, vector, said_at=said_at, turns=inferable)
             actions.append(save_fact(tx, draft, newcomer, actor=ACTOR, now=now)[1])
         session = tx.sessions.get(session_id)
-        return (
-            extract_job(services, session, now, held.job.request_id, force=_is_more(session, found))
-            if session
-            else None
-        )
+        if session is None:
+            return None
+        is_more = bool(following_place) or _is_more(session, found)
+        following = extract_job(services, session, now, held.job.request_id, force=is_more)
+        return replace(following, payload=following_place) if following is not None and following_place else following
 
     async with services.turnstile.before(owner):
         await held.store(store, then=lambda following: following)
@@ -139,6 +140,31 @@ def _read(tx: Transaction, session_id: int, most_chars: int) -> _Found | None:
     before = max(0, session.extracted_seq - CONTEXT_TURNS)
     context = tx.turns.between(session, after=before, upto=session.extracted_seq, limit=CONTEXT_TURNS)
     return _Found(session, turns, is_more, context)
+
+
+def _portion(
+    said: Sequence[SaidTurn], job: JobRow, most_chars: int
+) -> tuple[Sequence[SaidTurn], Mapping[str, Any] | None]:
+    """Return what this job asks about, and where the next one reads on where it is not the end of a long turn."""
+    if len(said) != 1:
+        return said, None
+    (turn,) = said
+    begin = place_of(job, turn.seq)
+    end = _end_of_portion(turn.text, begin, most_chars // 2)  # counted are its text and its content
+    rest = place_in(turn.seq, end) if end < len(turn.text) else None
+    return [replace(turn, text=turn.text[begin:end])], rest
+
+
+def _end_of_portion(text: str, begin: int, most_chars: int) -> int:
+    """Return where a portion ends: after a line or a word in its last quarter, if there is one."""
+    end = begin + most_chars
+    if end >= len(text):
+        return len(text)
+    for border in ("\n", " "):
+        found = text.rfind(border, end - most_chars // 4, end)
+        if found >= 0:
+            return found + 1
+    return end
 
 
 class _Proposing:

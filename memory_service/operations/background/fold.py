@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory_service.domain import digest as digests
 from memory_service.domain import pages, window
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
-from memory_service.operations.background.portions import chars_of_job
+from memory_service.operations.background.portions import chars_of_job, place_in, place_of
 from memory_service.operations.background.refused import leave_out
 from memory_service.operations.enqueue import fold_is_due, fold_job
 from memory_service.operations.services import Services
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 MAX_FOLD_TURNS = 500
 """Turns that one fold reads; the rest follows in the next one."""
+MAX_PARTS = 4
+"""Parts of a model's context that one fold asks about; of a longer turn the rest follows in the next one."""
 NOTHING_TAKEN = "Messages of this time could not be summarised."
 """The digest of turns that the model refuses, every one of them."""
 
@@ -67,7 +69,10 @@ async def fold(held: HeldJob) -> None:
     turns = found.folded
     if not turns:
         return await held.drop()
-    summary = await _summarise(services, chat, found.digest.summary if found.digest is not None else "", turns)
+    begin = place_of(held.job, turns[-1].seq)
+    prior = found.digest.summary if found.digest is not None else ""
+    summary, end = await _summarise(services, chat, prior, turns, begin)
+    upto_seq = turns[-1].seq if end is None else found.session.folded_seq
     held.reach(Step.MODEL_ANSWERED)
 
     def store(tx: Transaction) -> JobDraft | None:
@@ -76,7 +81,7 @@ async def fold(held: HeldJob) -> None:
             session_id=session_id,
             version=(found.digest.version if found.digest is not None else 0) + 1,
             summary=summary,
-            upto_seq=turns[-1].seq,
+            upto_seq=upto_seq,
             tokens=services.counter.count(summary),
             created_at=now,
         )
@@ -87,11 +92,16 @@ async def fold(held: HeldJob) -> None:
         session = tx.sessions.get(session_id)
         if session is None:
             return None
-        return fold_job(services, session, now, held.job.request_id, force=is_forced and found.is_more)
+        following = fold_job(
+            services, session, now, held.job.request_id, force=end is not None or (is_forced and found.is_more)
+        )
+        if following is None or end is None:
+            return following
+        return replace(following, payload={**following.payload, **place_in(turns[-1].seq, end)})
 
     await held.store(store, then=lambda following: following)
-    services.meter.count("turns_folded", len(turns))
-    logger.info("window folded", extra={"job_id": held.job.id, "turns": len(turns), "upto_seq": turns[-1].seq})
+    services.meter.count("turns_folded", len(turns) if end is None else 0)
+    logger.info("window folded", extra={"job_id": held.job.id, "turns": len(turns), "upto_seq": upto_seq})
     return None
 
 
@@ -123,19 +133,24 @@ def _folded(
         most_chars *= 2  # what was read is one turn, or a call with its results
 
 
-async def _summarise(services: Services, chat: Chat, prior: str, turns: Sequence[TurnRow]) -> str:
+async def _summarise(
+    services: Services, chat: Chat, prior: str, turns: Sequence[TurnRow], begin: int
+) -> tuple[str, int | None]:
+    """Return the digest with these turns from their part `begin` on, and the part to read on from; None at the end."""
     config = services.config.medium_term
     summary = prior
-    for lines in await asyncio.to_thread(
+    parts = await asyncio.to_thread(
         digests.chunks,
         turns,
         context_tokens=chat.context_tokens,
         digest_tokens=config.digest_tokens,
         counter=services.counter,
         system_prompt=config.system_prompt,
-    ):
+    )
+    end = begin + MAX_PARTS
+    for lines in parts[begin:end]:
         summary = await _with_lines(services, chat, summary, lines)
-    return summary or NOTHING_TAKEN
+    return summary or NOTHING_TAKEN, end if end < len(parts) else None
 
 
 async def _with_lines(services: Services, chat: Chat, summary: str, lines: Sequence[str]) -> str:

@@ -42,7 +42,8 @@ class JobQueue:
     def enqueue(self, draft: JobDraft, now: datetime) -> str:
         """Enqueue, or return the id of the queued job with the same kind and dedupe key.
 
-        A queued job that has not failed yet is moved forward when the draft is due earlier.
+        A queued job that has not failed yet is moved forward when the draft is due earlier. A draft with a payload
+        brings it: where to read on, or that it was asked for.
         """
         found = self._link.row(
             "INSERT INTO @jobs AS j (id, kind, state, dedupe_key, lane, attempts, run_at, created_at,"
@@ -50,7 +51,8 @@ class JobQueue:
             " VALUES (:id, :kind, 'queued', :dedupe_key, :lane, 0, :run_at, :now,"
             " :session_id, :owner_id, :generation, :request_id, :payload)"
             " ON CONFLICT (kind, dedupe_key) WHERE state = 'queued' DO UPDATE SET run_at ="
-            " CASE WHEN j.attempts = 0 AND excluded.run_at < j.run_at THEN excluded.run_at ELSE j.run_at END"
+            " CASE WHEN j.attempts = 0 AND excluded.run_at < j.run_at THEN excluded.run_at ELSE j.run_at END,"
+            " payload = CASE WHEN excluded.payload = '{}' THEN j.payload ELSE excluded.payload END"
             " RETURNING id",
             {
                 "id": str(uuid.uuid4()),
@@ -295,8 +297,16 @@ class JobQueue:
             "UPDATE @jobs SET attempts = CASE WHEN attempts < :attempts THEN :attempts ELSE attempts END,"
             " run_at = CASE WHEN run_at < :run_at THEN :run_at ELSE run_at END,"
             " created_at = CASE WHEN created_at > :created_at THEN :created_at ELSE created_at END,"
+            " payload = CASE WHEN payload = '{}' THEN :payload ELSE payload END,"
             " error = COALESCE(:error, error) WHERE id = :id",
-            {"id": twin[0], "attempts": attempts, "run_at": run_at, "created_at": found[5], "error": error},
+            {
+                "id": twin[0],
+                "attempts": attempts,
+                "run_at": run_at,
+                "created_at": found[5],
+                "payload": found[11],
+                "error": error,
+            },
         )
         self._link.run(
             f"UPDATE @jobs SET state = 'done', attempts = :attempts, error = :error, finished_at = :now, {_FREE}"
