@@ -49,7 +49,7 @@ def save_fact(
             new_id = str(uuid.uuid4())
             if newcomer.by_extraction:
                 old = found[fact_id][1]
-                if (old.tags or old.attributes) and not _goes_with(old, draft):
+                if not _goes_with(old, draft) and _is_filed(tx, old, besides=actor):
                     return tx.facts.add(draft, fact_id=new_id, actor=actor, now=now), "added"
                 draft = _filed_as(draft, old)
             tx.facts.supersede(fact_id, successor_id=new_id, valid_to=draft.valid_from, actor=actor, now=now)
@@ -116,6 +116,14 @@ def _not_ones_own(draft: FactDraft, row: FactRow) -> Forbidden:
         f" `{name}`, or ask its writer or an admin",
         [FieldProblem(name, "one that no other agent's fact has", getattr(draft, name))],
     )
+
+
+def _is_filed(tx: Transaction, row: FactRow, *, besides: str) -> bool:
+    """Return whether somebody gave a fact labels; a category and an importance may be those of an extraction."""
+    if row.tags or row.attributes:
+        return True
+    is_rated = row.category is not None or row.importance is not None
+    return is_rated and any(line.actor != besides for line in tx.facts.history(row.id))
 
 
 def _goes_with(row: FactRow, draft: FactDraft) -> bool:

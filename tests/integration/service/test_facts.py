@@ -382,13 +382,25 @@ async def test_a_fact_that_two_facts_of_one_attribute_follow_keeps_what_a_person
     assert item_texts(await agent.recall("where does the user live", filters={"tags": ["travel"]})) == [item["text"]]
 
 
-async def test_labels_that_were_given_in_another_session_stay_with_their_fact(start: Start) -> None:
+@pytest.mark.parametrize("label", [{"tags": ["travel"]}, {"attributes": {"crm": "42"}}, {"category": "home"}])
+async def test_labels_that_were_given_in_another_session_stay_with_their_fact(start: Start, label: Json) -> None:
     service = await start(chat=True, engine=EngineName.NATIVE)
     agent = service.agent()
-    await agent.remember("User lives in Oslo", tags=["travel"], session_id="s0")
+    await agent.remember("User lives in Oslo", session_id="s0", **label)
     await _extracted(service, agent, "User lives in Bergen")
     assert sorted(await agent.texts(tiers=["fact"])) == ["User lives in Bergen", "User lives in Oslo"]
     await agent.forget(scope="session", session_id="s0")
+    assert await agent.texts(tiers=["fact"]) == ["User lives in Bergen"]
+
+
+async def test_what_an_extraction_filed_a_fact_under_keeps_no_correction_of_another_session_out(start: Start) -> None:
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    agent = service.agent()
+    await _extracted(service, agent, "User lives in Oslo", category="home", importance=0.5)
+    service.models.always(CHAT, None)
+    await agent.write("I live in Bergen", session="s2")
+    await agent.post("/v1/sessions/s2/end")
+    await service.work()
     assert await agent.texts(tiers=["fact"]) == ["User lives in Bergen"]
 
 
