@@ -36,7 +36,6 @@ METRICS = (
         "facts_written", "counter", "Facts stored, by where they come from and what became of them", ("via", "action")
     ),
     Metric("facts_embedded", "counter", "Facts given a vector after they were saved"),
-    Metric("candidates_dropped", "counter", "Extracted candidates that were not stored", ("reason",)),
     Metric("texts_refused", "counter", "Texts that a model refused, left out of what it was asked for", ("purpose",)),
     Metric(
         "texts_unanswered",

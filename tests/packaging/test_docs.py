@@ -172,6 +172,13 @@ def _annotation(owner: type) -> object:
     return typing.get_type_hints(owner)["reason"]
 
 
+def test_every_metric_of_the_page_is_counted_somewhere(repository: Path) -> None:
+    code = [file.read_text() for file in (repository / "memory_service").rglob("*.py") if file.name != "metrics.py"]
+    metrics = {metric.name for metric in METRICS}
+    named = {name for text in code for name in metrics if f'"{name}"' in text}
+    assert named == metrics
+
+
 def test_the_metric_page_names_only_metrics_that_exist(repository: Path) -> None:
     text = (repository / "docs/reference/metrics.md").read_text(encoding="utf-8")
     known = {f"memplane_{metric.name}{'_total' if metric.kind == 'counter' else ''}" for metric in METRICS}
