@@ -14,7 +14,7 @@ from memory_operator.cluster.keys import ReconcileKey, key_of, object_key, versi
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd import conditions
 from memory_operator.crd.base import ObjectKey
-from memory_operator.desired.ownership import is_ours, live_digest
+from memory_operator.desired.ownership import is_ours, live_digest, own_annotations
 from memory_operator.desired.plan import Observed
 from memory_operator.desired.volume import ExistingClaim
 from memory_operator.status.pods import refusal
@@ -140,6 +140,8 @@ def claim_state(body: Mapping[str, Any]) -> ClaimState:
 
 
 def _account(body: Mapping[str, Any]) -> str | None:
+    if not is_ours(body, "spec", "template", "spec", "serviceAccountName"):
+        return None
     template = (body.get("spec") or {}).get("template") or {}
     return (template.get("spec") or {}).get("serviceAccountName")
 
@@ -156,7 +158,7 @@ def existing_claim(state: ClaimState) -> ExistingClaim:
 def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
     """Return what is kept of a child."""
     owner, controller_uid = _owner(body)
-    annotations = body["metadata"].get("annotations") or {}
+    annotations = own_annotations(body)
     is_immutable = kind == kinds.CONFIG_MAP and body.get("immutable") is True
     earlier = annotations.get(names.EARLIER_ACCOUNTS_ANNOTATION) if kind == kinds.DEPLOYMENT else None
     state = deployment_state(body) if kind == kinds.DEPLOYMENT else None

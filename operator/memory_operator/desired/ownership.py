@@ -116,7 +116,19 @@ def live_digest(live: Mapping[str, Any]) -> str:
 
 def is_ours(live: Mapping[str, Any], *path: str) -> bool:
     """Whether our last apply has set this field."""
-    owned = _owned(live)
+    return _within(_owned(live), path) is not None
+
+
+def own_annotations(live: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the annotations of this object that our last apply has set: what somebody else writes there is no word of
+    ours, and grants nothing.
+    """
+    ours = _within(_owned(live), ("metadata", "annotations")) or {}
+    there = live["metadata"].get("annotations") or {}
+    return {name: text for name, text in there.items() if f"f:{name}" in ours}
+
+
+def _within(owned: Mapping[str, Any] | None, path: Sequence[str]) -> Mapping[str, Any] | None:
     for name in path:
         owned = (owned or {}).get(f"f:{name}")
-    return owned is not None
+    return owned

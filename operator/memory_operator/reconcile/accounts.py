@@ -6,7 +6,8 @@ account, its permissions and its rows stay until no pod has it any more.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from memory_operator.cluster import kinds
 from memory_operator.cluster.children import Child
@@ -36,10 +37,35 @@ async def earlier_accounts(
         listing = await context.cluster.list(kinds.POD, workload.key.namespace, labels)
     except Refused:
         return (), None
-    running = [pod for pod in listing.items if (pod.get("status") or {}).get("phase") not in _ENDED]
+    running = [
+        pod
+        for pod in listing.items
+        if (pod.get("status") or {}).get("phase") not in _ENDED and _is_of(workload.key.name, pod)
+    ]
     used = {(pod.get("spec") or {}).get("serviceAccountName") for pod in running}
     left = tuple(item for item in others if item in used)
     return left, _AGAIN_SECONDS if left else None
+
+
+def _is_of(deployment: str, pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is a Deployment's: anybody can give one its labels, and would keep an account so."""
+    return any(
+        reference.get("controller")
+        and reference["kind"] == "ReplicaSet"
+        and reference["name"].startswith(f"{deployment}-")
+        for reference in pod["metadata"].get("ownerReferences") or ()
+    )
+
+
+def claimed_elsewhere(context: Context, owner: ObjectKey, account: str) -> bool:
+    """Whether the spec of another store or agent names this ServiceAccount, so that it is not its maker's to delete."""
+    key = ObjectKey(owner.namespace, account)
+    if any(agent != owner for agent in context.cache.agents_with_account(key)):
+        return True
+    stores = (
+        body for body in context.cache.bodies(kinds.MEMORY_STORE) if body["metadata"]["namespace"] == owner.namespace
+    )
+    return any(body["spec"].get("serviceAccountName") == account for body in stores)
 
 
 def earlier_accounts_of(context: Context, agent: ObjectKey) -> tuple[str, ...]:

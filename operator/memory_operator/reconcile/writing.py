@@ -20,6 +20,7 @@ from memory_operator.desired.metadata import Manifest
 from memory_operator.desired.ownership import desired_digest
 from memory_operator.desired.plan import ChildKey, plan
 from memory_operator.errors import MemoryOperatorError, Refused
+from memory_operator.reconcile.accounts import claimed_elsewhere
 from memory_operator.reconcile.context import Context
 from memory_operator.status.announcements import Announcement, announcements
 from memory_operator.status.snapshot import ApplyProblem
@@ -112,6 +113,8 @@ async def sync_children(
             is_expansion = key in children and _asks_for_more(manifests[key], children[key])
             problems.append(_problem(key, error, is_expansion=is_expansion))
     for kind_name, name in todo.delete:
+        if kind_name == kinds.SERVICE_ACCOUNT.name and claimed_elsewhere(context, owner.key, name):
+            continue
         kind, child = kinds.ALL[kind_name], children[(kind_name, name)]
         await context.cluster.delete(kind, owner.namespace, name, child.uid)
         context.metrics.writes.labels(kind_name, "delete").inc()

@@ -70,9 +70,11 @@ def _from_parts(
     return Condition(kind, True, Reason.OK, message)
 
 
-def _claim_trouble(store: MemoryStore, claim: ClaimState) -> tuple[Reason, str] | None:
+def _claim_trouble(store: MemoryStore, snapshot: StoreSnapshot) -> tuple[Reason, str] | None:
     """Return the reason and the sentence of a claim that takes the memory with it; None when it does not."""
-    name = names.volume_claim(store.id.name)
+    claim, name = snapshot.claim, names.volume_claim(store.id.name)
+    if claim is None or (snapshot.is_being_deleted and store.id.uid in claim.owner_uids):
+        return None  # one that goes with its store goes as the spec wants it
     if claim.is_being_deleted:
         message = (
             f"The claim {name!r} was deleted and goes with the pod that uses it, at the next restart: "
@@ -109,7 +111,7 @@ def _storage(store: MemoryStore, previous: Mapping[str, Any], snapshot: StoreSna
         if problem.kind == _CLAIM:
             return Condition(kind, False, problem.reason, problem.message)
     claim = snapshot.claim
-    if claim is not None and (gone := _claim_trouble(store, claim)):
+    if gone := _claim_trouble(store, snapshot):
         return Condition(kind, False, *gone)
     if store.is_local and (claim is None or claim.phase != "Bound"):
         message = "The claim is not bound to a volume yet."
@@ -257,7 +259,7 @@ def _serving(
 
 def _stalled(store: MemoryStore, snapshot: StoreSnapshot) -> Condition | None:
     kind = ConditionType.STALLED
-    if snapshot.claim is not None and (gone := _claim_trouble(store, snapshot.claim)):
+    if gone := _claim_trouble(store, snapshot):
         return Condition(kind, True, *gone)
     for problem in snapshot.problems:
         return Condition(kind, True, problem.reason, problem.message)

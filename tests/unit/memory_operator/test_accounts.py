@@ -42,11 +42,14 @@ def bound_accounts(world: World) -> list[str]:
     return sorted(json.loads(row)["serviceAccount"] for row in rows.values())
 
 
-def leave_a_pod(world: World, name: str, labels: dict[str, str], account: str) -> None:
-    """Have a pod of an earlier template end slowly."""
+def leave_a_pod(world: World, name: str, labels: dict[str, str], account: str, *, of: str | None = None) -> None:
+    """Have a pod of an earlier template of a Deployment end slowly; of none, it is one that somebody labelled."""
+    meta: dict[str, Any] = {"name": name, "namespace": "a", "labels": labels}
+    if of is not None:
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{of}-7d4f", "uid": "u", "controller": True}
+        meta["ownerReferences"] = [owner]
     spec = {"serviceAccountName": account}
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "a", "labels": labels}}
-    world.cluster.make(kinds.POD, {**manifest, "spec": spec})
+    world.cluster.make(kinds.POD, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
 
 
 async def test_writing_down_the_account_in_use_changes_nothing(world: World) -> None:
@@ -80,7 +83,7 @@ async def test_a_store_keeps_the_account_of_its_old_pods_until_the_last_has_ende
     await world.settle(60)
     assert world.find(kinds.SERVICE_ACCOUNT, "notes-memory") is not None, "a new process knows it too"
     labels = world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["selector"]["matchLabels"]
-    leave_a_pod(world, "old", labels, "notes-memory")
+    leave_a_pod(world, "old", labels, "notes-memory", of="notes-memory")
     world.pods("notes-memory", 1)
     await world.settle(30)
     assert subjects(world) == (["mine", "notes-memory"], ["mine", "notes-memory"]), "it still ends"
@@ -114,6 +117,36 @@ async def test_an_earlier_account_that_another_binding_claims_is_that_ones_at_on
     rows = world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]
     held = {json.loads(row)["serviceAccount"]: json.loads(row)["agent"] for row in rows.values()}
     assert held == {"mine": "kaos://agent/a/helper", "helper": "kaos://agent/a/other"}
+    world.pods("helper", 1)
+    await world.settle(60)
+    assert world.find(kinds.SERVICE_ACCOUNT, "helper") is not None, "the other agent's spec names it"
+
+
+async def test_what_somebody_else_writes_into_a_deployment_grants_nothing(world: World) -> None:
+    await running(world)
+    for name in ("helper", "notes-memory"):
+        world.cluster.edit(
+            kinds.DEPLOYMENT,
+            ObjectKey("a", name),
+            lambda live: live["metadata"]["annotations"].update({"memplane.dev/earlier-accounts": "evil,Foo Bar"}),
+        )
+    await world.settle(60)
+    assert bound_accounts(world) == ["helper"]
+    assert subjects(world) == (["notes-memory"], ["notes-memory"])
+    await world.restart()
+    await world.settle(60)
+    assert bound_accounts(world) == ["helper"]
+    assert subjects(world) == (["notes-memory"], ["notes-memory"])
+
+
+async def test_a_pod_that_somebody_labelled_keeps_no_earlier_account(world: World) -> None:
+    await running(world)
+    world.agent(agent={**TEMPLATE, "serviceAccountName": "mine"})
+    await world.settle(60)
+    leave_a_pod(world, "stranger", {"memplane.dev/agent": "helper"}, "helper")
+    world.pods("helper", 1)
+    await world.settle(30)
+    assert bound_accounts(world) == ["mine"]
 
 
 async def test_an_agents_old_pods_stay_known_while_the_stores_spec_breaks_a_rule(world: World) -> None:

@@ -559,6 +559,25 @@ async def test_what_a_configuration_remembers_may_be_garbage(world: World) -> No
         assert world.of_store(store, "Ready") == ("True", "Available")
 
 
+async def test_models_that_somebody_writes_into_a_configuration_are_not_taken_for_those_it_was_made_of(
+    world: World,
+) -> None:
+    world.answers["gpt"] = REACHABLE
+    world.put(kinds.MODEL_API, "gpt", {"baseURL": "http://one/v1"})
+    await world.ready_store(**MODELS)
+    before = world.get(kinds.CONFIG_MAP, "notes-memory-config")["data"]
+    world.cluster.remove(kinds.MODEL_API, "a", "gpt")
+    await world.settle()
+    forged = json.dumps({"gpt": {"baseURL": "http://elsewhere/v1"}})
+    world.cluster.edit(
+        kinds.CONFIG_MAP,
+        ObjectKey("a", "notes-memory-config"),
+        lambda live: live["metadata"]["annotations"].update({"memplane.dev/models": forged}),
+    )
+    await world.settle(60)
+    assert world.get(kinds.CONFIG_MAP, "notes-memory-config")["data"] == before
+
+
 async def test_a_missing_secret_is_named_by_the_pods(world: World) -> None:
     store = world.store(**EXTERNAL)
     await world.settle()
