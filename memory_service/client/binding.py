@@ -309,7 +309,8 @@ class BindingSource:
             claimed = self.current().agent
         except InvalidRequest:
             claimed = self._explicit.agent or self._env.get("AGENT_IDENTITY")
-        return agent_of(self._last_token, claimed or None, self._store)
+        store = self._store or self._explicit.endpoint or self._env.get("MEMPLANE_ENDPOINT")
+        return agent_of(self._last_token, claimed or None, store)
 
     def forget_token(self) -> None:
         """Read the token file at the next look: the service refused what was read before."""

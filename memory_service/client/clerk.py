@@ -114,12 +114,17 @@ def _batch(jobs: _Jobs, first: _Job) -> list[_Job]:
 
 
 def _run(batch: list[_Job], together: Together) -> None:
+    has_begun = False
     try:
         with together(min(job.busy_seconds for job in batch)) if len(batch) > 1 else nullcontext():
+            has_begun = True
             for job in batch:
                 job.run()
     except OutboxError as error:
         for job in batch:
-            job.error = job.error or error
+            if has_begun:
+                job.error = job.error or error
+            else:  # together they waited as long as the hastiest may
+                job.run()
     for job in batch:
         job.tell()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from memory_service.client.entries import NOBODY, lane_of
@@ -137,9 +137,13 @@ def shrink(db: sqlite3.Connection) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file that only its owner can read; SQLite gives its journal the same mode."""
+    """Make an empty file that only its owner can read, if none is there; SQLite gives its journal the same mode.
+
+    One that is there is not opened: to close it would give back the locks that this process has on it.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | getattr(os, "O_NOFOLLOW", 0), 0o600))
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 @contextmanager

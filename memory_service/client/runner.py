@@ -15,8 +15,9 @@ from memory_service.client.errors import ServiceUnavailable, UnavailableReason
 T = TypeVar("T")
 Ending = Callable[[], Coroutine[Any, Any, None]]
 
-_ENDING_SECONDS = 1.0
-"""How long calls in flight have to end by themselves once `ending` has cut what they wait for."""
+_ENDING_SECONDS = 8.0
+"""How long calls in flight have to end by themselves once `ending` has cut what they wait for: as long as what they
+still put into the outbox may wait for others."""
 
 
 class Runner:

@@ -28,7 +28,7 @@ def agent_of(token: str | None, claimed: str | None, store: str | None) -> str:
     """Return the name under which what an agent tells a store waits on this machine.
 
     A token names its issuer and subject, which outlive it; a static token names itself, by its hash. Without one the
-    agent is who it claims to be. `store` is the name that it is bound by.
+    agent is who it claims to be. `store` is the name that it is bound by, or the address where it has none.
     """
     claims = _claims(token)
     named = [claims.get("iss"), claims.get("sub")]

@@ -134,8 +134,9 @@ def accepted(answer: str, *, digest_tokens: int, counter: Counter, truncated: bo
 
 def halved(line: str) -> tuple[str, str] | None:
     """Return a line of `chunks` as two lines, each with half of its text; None where that is short."""
-    head, _, quote = line.partition(': "')
-    text = json.loads(f'"{quote}')
+    # A speaker's name may be quoted, and then have anything in it.
+    end = json.JSONDecoder().raw_decode(line)[1] if line.startswith('"') else line.index(': "')
+    head, text = line[:end], json.loads(line[end + 2 :])
     if len(text) < _LEAST_HALVED_CHARS:
         return None
     middle = len(text) // 2

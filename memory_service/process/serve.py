@@ -107,6 +107,7 @@ def _settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uv
     return uvicorn.Config(
         app,
         lifespan="off",
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

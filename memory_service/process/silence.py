@@ -6,6 +6,7 @@ The server has a timer for a connection that was answered, and the gate one for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -53,7 +54,8 @@ async def close_silent(connections: Callable[[], Iterable[Connection]], meter: M
 def allow_open_files() -> None:
     """Let this process have as many connections and files open as its machine allows it."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with contextlib.suppress(ValueError, OSError):  # some systems say that there is no limit and then have one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _owes_a_head(connection: Connection) -> bool:

@@ -325,7 +325,7 @@ def _retry_after(value: str | None, now: datetime) -> float | None:
     except ValueError:
         try:
             moment = email.utils.parsedate_to_datetime(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
         seconds = ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now).total_seconds()
     return max(0.0, seconds) if math.isfinite(seconds) else None

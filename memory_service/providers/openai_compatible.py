@@ -403,9 +403,9 @@ def _completion(answer: Any) -> Completion | None:
     if content is not None and not isinstance(content, str):
         return None
     finish = choice.get("finish_reason")
-    return Completion(
-        text=without_thinking(content or ""), usage=_usage(answer.get("usage")), truncated=finish == "length"
-    )
+    # Half of a surrogate pair, as of an answer that was cut inside a character, is nothing that can be stored.
+    whole = (content or "").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return Completion(text=without_thinking(whole), usage=_usage(answer.get("usage")), truncated=finish == "length")
 
 
 def _usage(usage: Any) -> ModelUsage:

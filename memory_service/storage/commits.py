@@ -87,8 +87,9 @@ class Attempt(Generic[T]):
             # Asked first: what has ended by then is visible to the next statement. Where the server hides since when a
             # process is at its transaction, as from another role, it may be this one.
             active = connection.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND (xact_start IS NULL"
-                " OR CAST(EXTRACT(EPOCH FROM xact_start) * 1000000 AS BIGINT) = %s)",
+                "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
+                " AND (CAST(EXTRACT(EPOCH FROM xact_start) * 1000000 AS BIGINT) = %s"
+                " OR (xact_start IS NULL AND (query = '<insufficient privilege>' OR state = 'disabled')))",
                 self._link.server_process,
             ).fetchone()
             token = connection.execute(f"SELECT 1 FROM {commits_table} WHERE token = %s", (self._token,)).fetchone()

@@ -261,7 +261,9 @@ class ExternalStorage:
             except psycopg.Error as error:
                 if is_lost(error, connection):
                     self._connections.suspect()
-                    if attempt.is_unknown and attempt.was_stored(self._connections, self._commits, self._stopping):
+                    # A server that only reads has refused the COMMIT; otherwise its answer is what was lost.
+                    is_unknown = attempt.is_unknown and not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+                    if is_unknown and attempt.was_stored(self._connections, self._commits, self._stopping):
                         return self._stored(tx, attempt.result)
                     if was_lost:
                         raise from_postgres(error) from error

@@ -160,10 +160,15 @@ class Mem0Engine:
                 instructions=wanted,
                 ask=lambda system, user: bridge.wait_for(lambda: answer(system, user)),
             )
-            return [
-                Candidate(text=memory.text, seqs=likely_sources(memory.text, turns, role=_role(memory.attributed_to)))
-                for memory in parts.extract(task)
-            ]
+            shown = {_plain(row["data"]): fact for (_, row), fact in zip(task.known, known, strict=True)}
+            found = []
+            for memory in parts.extract(task):
+                echoed = shown.get(_plain(memory.text))
+                if echoed is not None and not extraction.is_said_in(echoed.text, turns):
+                    continue  # a session that has not said it must not become its source
+                text = memory.text if echoed is None else echoed.text
+                found.append(Candidate(text, seqs=likely_sources(text, turns, role=_role(memory.attributed_to))))
+            return found
 
         running = asyncio.get_running_loop().run_in_executor(self._threads, run)
         try:
@@ -177,6 +182,10 @@ class Mem0Engine:
             running.exception()
             raise bridge.failure from bridge.failure.__cause__
         return running.result()
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
 def _role(attributed_to: str) -> Role:

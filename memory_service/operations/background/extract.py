@@ -79,7 +79,7 @@ async def extract(held: HeldJob) -> None:
     if said:
         known = await _known_facts(services, owner, "\n".join(turn.text for turn in said))
         refs = {f"k{number}": fact.id for number, fact in enumerate(known, start=1)}
-        shown_ids = {fact.text: fact.id for fact in known}
+        shown_ids = {" ".join(fact.text.split()): fact.id for fact in known}  # as candidates are written
         shown = [KnownFact(ref, fact.text) for ref, fact in zip(refs, known, strict=True)]
         proposing = _Proposing(services, engine, attempts=held.job.attempts)
         candidates = await proposing.candidates(said, said_turns(found.context), shown)

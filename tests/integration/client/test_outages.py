@@ -443,5 +443,6 @@ async def test_a_pod_of_an_agent_that_is_moved_shows_its_token_to_nobody_and_kee
     with pytest.raises(ServiceUnavailable, match="moved"):
         await client.facts.list()
     assert server.requests == []
+    await client.aclose()
     bind("memplane:a/new")
     assert (await make_client().deliver()).delivered == 1
