@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from memory_service.client.entries import NOBODY, lane_of
@@ -142,8 +142,11 @@ def make_private(path: Path) -> None:
     One that is there is not opened: to close it would give back the locks that this process has on it.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
+    try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        if path.is_symlink():
+            raise
 
 
 @contextmanager

@@ -134,15 +134,23 @@ def accepted(answer: str, *, digest_tokens: int, counter: Counter, truncated: bo
 
 def halved(line: str) -> tuple[str, str] | None:
     """Return a line of `chunks` as two lines, each with half of its text; None where that is short."""
-    # A speaker's name may be quoted, and then have anything in it.
-    end = json.JSONDecoder().raw_decode(line)[1] if line.startswith('"') else line.index(': "')
-    head, text = line[:end], json.loads(line[end + 2 :])
+    head, text = _head_and_text(line)
     if len(text) < _LEAST_HALVED_CHARS:
         return None
     middle = len(text) // 2
     space = text.rfind(" ", middle // 2, middle)
     cut = middle if space < 0 else space + 1
     return f"{head}: {quoted(text[:cut])}", f"{head}: {quoted(text[cut:])}"
+
+
+def _head_and_text(line: str) -> tuple[str, str]:
+    """Return a line's parts. A quoted name may have anything in it, so what follows a head has to be a quote."""
+    for place in re.finditer(': "', line):
+        try:
+            return line[: place.start()], str(json.loads(line[place.start() + 2 :]))
+        except ValueError:
+            continue
+    raise AssertionError("a line of `chunks` ends in a quote")
 
 
 def halved_notes(notes: str) -> tuple[str, str] | None:

@@ -61,11 +61,11 @@ async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None
         check_certificate(config.server.tls)
     listener = _bind(config.server.host, config.server.port)
     async with Runtime(config, clock=clock, steps=steps) as runtime:
-        server = _Server(_settings(create_app(runtime), config))
+        server = _Server(server_settings(create_app(runtime), config))
         async with contextlib.AsyncExitStack() as running:
             await running.enter_async_context(_listening(server, listener, config.server.tls, runtime.meter))
             if config.server.metrics_port is not None:
-                metrics = _Server(_settings(create_metrics_app(runtime), config, plain=True))
+                metrics = _Server(server_settings(create_metrics_app(runtime), config, plain=True))
                 side = _bind(config.server.host, config.server.metrics_port)
                 await running.enter_async_context(_listening(metrics, side, None, runtime.meter))
             if await opens_before(stop, runtime):
@@ -102,7 +102,8 @@ async def _listening(
         await asyncio.gather(*beside, return_exceptions=True)
 
 
-def _settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uvicorn.Config:
+def server_settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uvicorn.Config:
+    """Return how an application is served; `plain` is without TLS."""
     tls = None if plain else config.server.tls
     return uvicorn.Config(
         app,

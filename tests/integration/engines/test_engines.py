@@ -13,6 +13,7 @@ from memory_service.contract.config import EngineName
 from memory_service.contract.health import Reason
 from memory_service.contract.turns import Role
 from memory_service.engines.mem0 import library
+from memory_service.engines.mem0 import prompting as mem0_prompting
 from memory_service.errors import Misconfigured, ModelUnavailable
 from memory_service.ports.models import KnownFact, SaidTurn, UnparseableAnswer
 from tests.fakes.model_server import CHAT, EMBEDDINGS, Body, Gate, HungUp, ModelServer, Status, Text, Truncated
@@ -76,6 +77,20 @@ async def test_a_known_fact_that_no_turn_has_the_words_of_was_not_said_again(wor
     server.script(CHAT, Text('{"facts": [{"restates": "k1", "seqs": [1]}, {"restates": "k9", "seqs": [1]}]}'))
     known = [KnownFact("k1", "User plays chess on Sundays")]
     assert await texts(world, EngineName.NATIVE, turn(1, "I live in Oslo."), known=known) == []
+
+
+async def test_mem0_makes_no_session_a_source_of_what_it_only_repeats(world: World, server: ModelServer) -> None:
+    long = "User owns a boat " + "with a red sail " * 50
+    known = [KnownFact("k1", "Kim has diabetes"), KnownFact("k2", long)]
+    server.script(CHAT, answer(EngineName.MEM0, "Kim has diabetes", "User likes soup"))
+    assert await texts(world, EngineName.MEM0, turn(1, "What is for lunch? I like soup."), known=known) == [
+        "User likes soup"
+    ]
+    shown = mem0_prompting.payloads(known, world.counter)[1][1]["data"]
+    assert shown != long
+    server.script(CHAT, answer(EngineName.MEM0, shown))
+    again = turn(2, "I own a boat with a red sail.")
+    assert await texts(world, EngineName.MEM0, again, known=known) == [long.strip()]
 
 
 async def test_every_fact_of_an_answer_is_given_however_many_there_are(

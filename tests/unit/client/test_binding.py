@@ -195,3 +195,11 @@ def test_a_token_that_says_nothing_or_that_somebody_chose_is_used(tmp_path: Path
     (tmp_path / "admin").write_text(admin)
     assert not foreign(tmp_path, token_for("memplane:prod/other"), token=admin)
     assert not foreign(tmp_path, token_for("memplane:prod/other"), token_file=str(tmp_path / "admin"))
+
+
+def test_stores_that_are_named_by_their_address_are_not_taken_for_one(tmp_path: Path) -> None:
+    def of(endpoint: str) -> str:
+        return BindingSource(None, explicit=ProjectedBinding(endpoint=endpoint), folder=tmp_path, env={}).agent()
+
+    assert of("http://127.0.0.1:1") == of("http://127.0.0.1:1")
+    assert of("http://127.0.0.1:2") != of("http://127.0.0.1:1")

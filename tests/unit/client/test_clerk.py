@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,30 @@ async def test_a_disk_that_keeps_nothing_of_several_jobs_tells_every_caller(tmp_
         results = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(result) for result in results] == [OutboxUnusable, OutboxUnusable]
     assert drain(outbox) == ["first"]
+
+
+async def test_jobs_that_could_not_begin_together_are_each_done_alone(tmp_path: Path) -> None:
+    """Together they wait for other processes as long as the hastiest of them may."""
+    outbox = Outbox(tmp_path)
+    waited: list[float] = []
+
+    @contextmanager
+    def held(busy_seconds: float) -> Iterator[None]:
+        waited.append(busy_seconds)
+        raise OutboxUnusable("another process has it")
+        yield
+
+    clerk = Clerk(held)
+    gate = Gate(clerk)
+    await gate.begun()
+    hasty = asyncio.ensure_future(clerk.do(outbox.waiting, seconds=20, busy_seconds=0.01))
+    patient = asyncio.ensure_future(clerk.do(lambda: put(outbox, "k1"), seconds=20, busy_seconds=2))
+    await asyncio.sleep(0)
+    await gate.open()
+    assert await hasty == 0
+    await patient
+    assert waited == [0.01]
+    assert drain(outbox) == ["k1"]
 
 
 async def test_a_job_whose_time_is_over_before_it_began_is_not_done(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -430,3 +432,19 @@ class OutboxMachine(RuleBasedStateMachine):
 
 OutboxMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=20)
 TestOutboxKeepsWhatWasPut = OutboxMachine.TestCase
+
+
+def test_a_lock_that_is_asked_for_again_is_still_held_against_other_processes(tmp_path: Path) -> None:
+    """A process that closes a file gives back all locks that it has on it."""
+    outbox = Outbox(tmp_path)
+    lock = outbox.try_lock("lane")
+    assert lock is not None
+    assert outbox.try_lock("lane") is None
+    code = (
+        "import pathlib, sys; from memory_service.client.outbox import Outbox;"
+        "print(Outbox(pathlib.Path(sys.argv[1])).try_lock('lane'))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    other = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == "None"
+    lock.close()

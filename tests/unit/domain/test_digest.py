@@ -106,8 +106,9 @@ def test_a_taken_answer_is_never_longer_than_the_limit_nor_empty(answer: str, li
     assert taken is None or 0 < len(taken) <= limit
 
 
-def test_a_long_line_is_halved_between_words_with_its_head_and_a_short_one_is_not() -> None:
-    head = '2026-03-01 09:00 "O: Ada"'
+@pytest.mark.parametrize("name", ["O: Ada", "O: ", 'O: "', ': "Ada": '])
+def test_a_long_line_is_halved_between_words_with_its_head_and_a_short_one_is_not(name: str) -> None:
+    head = f"2026-03-01 09:00 {quoted(name)}"
     text = 'He said: "no" <b>' + "word by word " * 40
     line = f"{head}: {quoted(text)}"
     first, second = digest.halved(line) or ("", "")

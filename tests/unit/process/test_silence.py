@@ -12,6 +12,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import HTTPProtocolType
 
+from memory_service.contract.config import ServiceConfig
+from memory_service.process import serve
 from memory_service.process.silence import Silence
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
@@ -99,3 +101,9 @@ async def test_a_connection_that_was_answered_meanwhile_begins_anew() -> None:
     assert silence.too_long([used], 10) == []
     assert silence.too_long([used], 19) == []
     assert silence.too_long([used], 20) == [used]
+
+
+def test_no_connection_becomes_one_of_another_protocol_than_these() -> None:
+    config = serve.server_settings(read_whole, ServiceConfig())
+    config.load()
+    assert config.ws_protocol_class is None

@@ -125,6 +125,13 @@ async def test_a_retry_after_given_as_a_date_is_understood(
     assert 9 <= no_sleep.waited[0] < 10
 
 
+async def test_a_retry_after_in_no_calendar_is_none(
+    make_chat: MakeChat, server: ModelServer, no_sleep: NoSleep
+) -> None:
+    server.script(CHAT, Status(429, retry_after="Mon, 01 Jan 99999999999999999999 00:00:00 GMT"))
+    assert (await make_chat().complete(ASK, max_tokens=5)).text
+
+
 async def test_a_long_retry_after_is_left_to_the_job(
     make_chat: MakeChat, server: ModelServer, no_sleep: NoSleep
 ) -> None:
@@ -319,10 +326,14 @@ async def test_what_is_not_a_chat_completion_is_unavailable(
     assert chat.state.ok is True
 
 
-async def test_an_answer_that_was_cut_inside_a_character_is_taken(make_chat: MakeChat, server: ModelServer) -> None:
-    server.script(CHAT, Body(rb'{"choices": [{"message": {"content": "a boat \ud83d"}, "finish_reason": "length"}]}'))
+async def test_an_answer_that_was_cut_inside_a_character_is_text_that_can_be_stored(
+    make_chat: MakeChat, server: ModelServer
+) -> None:
+    server.script(
+        CHAT, Body(rb'{"choices": [{"message": {"content": "\ud83d\ude00 boat \ud83d"}, "finish_reason": "length"}]}')
+    )
     answer = await make_chat().complete(ASK, max_tokens=5)
-    assert (answer.text, answer.truncated) == ("a boat \ud83d", True)
+    assert (answer.text, answer.truncated) == ("\U0001f600 boat \ufffd", True)
 
 
 async def test_an_answer_that_never_ends_is_not_read_to_its_end(make_chat: MakeChat, server: ModelServer) -> None:
