@@ -472,7 +472,7 @@ from memory_service.client import AgentMemory, Deadlines, MemoryClient
 
 async def main(endpoint, folder):
     options = {"env": {}, "deadlines": Deadlines(write=60), "binding_folder": folder + "-none"}
-    client = MemoryClient(endpoint, outbox=folder, **options)
+    client = MemoryClient(endpoint, store="team", outbox=folder, **options)
     memory = AgentMemory(client, "s1")
     print("ready", flush=True)
     await memory.after_run([{"role": "user", "content": text} for text in sys.argv[3:]])
@@ -494,7 +494,7 @@ async def test_a_flush_survives_kill_9_of_the_client_and_arrives_once(
     await asyncio.to_thread(flushing.wait)
 
     assert Outbox(folder).waiting() == 1
-    heir = make_client(outbox=folder)
+    heir = make_client(store="team", outbox=folder)
     await heir.recall("anything")  # the first answer starts the delivery of what an earlier process has left
     await asyncio.to_thread(server.wait_until, lambda s: len(s.requests) >= 3)
     delivered = await heir.deliver()
@@ -514,5 +514,7 @@ async def test_several_flushes_survive_a_crash_in_order(
         )
         assert done.returncode == 0
     with MemoryServer() as revived:
-        assert (await make_client(revived.url, outbox=folder).deliver()).delivered == 3
+        elsewhere = make_client(revived.url, outbox=folder)
+        assert (await elsewhere.deliver()).waiting_for_others == 3, "by its address alone it is another store"
+        assert (await make_client(revived.url, store="team", outbox=folder).deliver()).delivered == 3
         assert revived.texts("s1") == ["one", "two", "three"]
