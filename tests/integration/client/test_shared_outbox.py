@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 import threading
 from contextlib import closing
@@ -87,7 +88,11 @@ async def test_many_agents_of_a_process_end_their_runs_side_by_side(
         server.send(connection, *server.handle(request))
 
     server.always = wait_for_all
-    client = make_client(failure_mode="strict")
+    # A named store, and so the same lanes in every run: no two of these eight share one of the 256 locks.
+    client = make_client(store="team", failure_mode="strict")
+    agent = client._shared.source.agent()
+    locks = {hashlib.sha256(lane_of(f"u{n}", "s1", agent).encode()).digest()[0] for n in range(8)}
+    assert len(locks) == 8
     writes = [client.as_user(f"u{n}").write("s1", [turn("x")], durable=True) for n in range(8)]
     assert [written.status for written in await asyncio.gather(*writes)] == ["stored"] * 8
 
