@@ -18,13 +18,12 @@ from memory_service.contract.sessions import (
 from memory_service.contract.verbs import Degraded
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
-from memory_service.domain.pages import page
 from memory_service.errors import NotFound
 from memory_service.operations.cursors import decode_cursor, encode_cursor, time_of, time_part
 from memory_service.operations.enqueue import extract_job, fold_job, index_job
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.services import Services
-from memory_service.operations.turns import shown_answer, turn_answer, turn_chars
+from memory_service.operations.turns import shown_answer, turn_answer, turn_page
 from memory_service.operations.windows import read_window
 from memory_service.ports.records import DigestRow, JobDraft, SessionRow
 from memory_service.ports.storage import Transaction
@@ -110,13 +109,7 @@ async def read_turns(
 
     def read(tx: Transaction) -> TurnsResponse:
         session = _own_session(tx, caller, session_id, workspace)
-        rows, more = page(
-            lambda place, count: tx.turns.between(session, after=place, upto=None, limit=count),
-            after,
-            limit=limit,
-            place=lambda row: row.seq,
-            chars=turn_chars,
-        )
+        rows, more = turn_page(tx, session, after=after, limit=limit)
         return TurnsResponse(turns=tuple(turn_answer(row) for row in rows), next_after=rows[-1].seq if more else None)
 
     return await services.storage.read(read)

@@ -9,11 +9,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from memory_service.contract.limits import MAX_PAGE_CHARS
 from memory_service.contract.turns import NewTurn, Part, Turn
 from memory_service.domain import lexical
+from memory_service.domain.pages import page
 from memory_service.domain.window import Shown
 from memory_service.ports.models import SaidTurn, TokenCounter
-from memory_service.ports.records import TurnDraft, TurnRow
+from memory_service.ports.records import SessionRow, TurnDraft, TurnRow
+from memory_service.ports.storage import Transaction
 
 _PARTS: TypeAdapter[tuple[Part, ...]] = TypeAdapter(tuple[Part, ...])
 
@@ -40,6 +43,20 @@ def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bo
 def turn_chars(row: TurnRow) -> int:
     """Return about how many characters a stored turn has on a page."""
     return len(row.text) * (1 if row.parts is None else 2) + len(row.content)
+
+
+def turn_page(
+    tx: Transaction, session: SessionRow, *, after: int, limit: int, most_chars: int = MAX_PAGE_CHARS
+) -> tuple[Sequence[TurnRow], bool]:
+    """Return turns of a session after a seq, in order, and whether more follow; bounded by rows and by text."""
+    return page(
+        lambda place, count: tx.turns.between(session, after=place, upto=None, limit=count),
+        after,
+        limit=limit,
+        place=lambda row: row.seq,
+        chars=turn_chars,
+        most_chars=most_chars,
+    )
 
 
 def turn_answer(row: TurnRow) -> Turn:

@@ -36,8 +36,8 @@ class Silence:
 
     def too_long(self, connections: Iterable[Connection], now: float) -> list[Connection]:
         """Return those that have waited for a head since `limit_seconds` before `now`, as far as was looked."""
-        waiting = {(one, id(one.cycle)): now for one in connections if _owes_a_head(one)}
-        self._since = {key: self._since.get(key, since) for key, since in waiting.items()}
+        owing = ((one, id(one.cycle)) for one in connections if _owes_a_head(one))
+        self._since = {key: self._since.get(key, now) for key in owing}
         return [one for (one, _), since in self._since.items() if now - since >= self._limit]
 
 

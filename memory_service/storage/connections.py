@@ -62,8 +62,8 @@ class Connections:
         self._lock = threading.Lock()
         self._idle: list[tuple[Connection, float]] = []
         self._born: dict[int, float] = {}
-        self._failed_at: float | None = None
-        self._failure: StorageUnavailable | None = None
+        self._failed: tuple[float, str] | None = None
+        """When the last connect failed, and why, until one succeeds."""
         self._trying = threading.Lock()
         self._closed = False
 
@@ -146,26 +146,22 @@ class Connections:
         except psycopg.Error as error:
             raise from_connecting(error) from error
 
-    def _told(self) -> StorageUnavailable:
-        """Return the last failure to connect for one more caller; each gets an exception of its own."""
-        detail = "no connection to the database" if self._failure is None else self._failure.detail
-        return unavailable(detail, retry_after=2)
-
     def _connect_unless_down(self) -> Connection:
-        failed_at = self._failed_at
-        if failed_at is not None and time.monotonic() - failed_at < _QUIET_SECONDS:
-            raise self._told()
-        probing = failed_at is not None
-        if probing and not self._trying.acquire(blocking=False):
-            raise self._told()
+        failed = self._failed
+        probing = failed is not None
+        if failed is not None:
+            failed_at, detail = failed
+            is_quiet = time.monotonic() - failed_at < _QUIET_SECONDS
+            if is_quiet or not self._trying.acquire(blocking=False):
+                raise unavailable(detail, retry_after=2)
         try:
             connection = self.connect()
         except StorageUnavailable as error:
-            self._failed_at, self._failure = time.monotonic(), error
+            self._failed = time.monotonic(), error.detail
             raise
         finally:
             if probing:
                 self._trying.release()
-        self._failed_at = None
+        self._failed = None
         self._born[id(connection)] = time.monotonic()
         return connection

@@ -11,6 +11,7 @@ import numpy as np
 from memory_service.contract.health import Reason
 from memory_service.contract.turns import Role
 from memory_service.domain import extraction
+from memory_service.domain.merging import normal_text
 from memory_service.engines.asking import in_halves, said, whole_answer
 from memory_service.engines.batches import batches, room_in, shortened
 from memory_service.engines.bridge import Bridge
@@ -160,10 +161,10 @@ class Mem0Engine:
                 instructions=wanted,
                 ask=lambda system, user: bridge.wait_for(lambda: answer(system, user)),
             )
-            shown = {_plain(row["data"]): fact for (_, row), fact in zip(task.known, known, strict=True)}
+            shown = {normal_text(row["data"]): fact for (_, row), fact in zip(task.known, known, strict=True)}
             found = []
             for memory in parts.extract(task):
-                echoed = shown.get(_plain(memory.text))
+                echoed = shown.get(normal_text(memory.text))
                 if echoed is not None and not extraction.is_said_in(echoed.text, turns):
                     continue  # a session that has not said it must not become its source
                 text = memory.text if echoed is None else echoed.text
@@ -182,10 +183,6 @@ class Mem0Engine:
             running.exception()
             raise bridge.failure from bridge.failure.__cause__
         return running.result()
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
 
 
 def _role(attributed_to: str) -> Role:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memory_service.contract.turns import Role
-from memory_service.domain import extraction, lexical, merging, pages, scopes
+from memory_service.domain import extraction, lexical, merging, scopes
 from memory_service.domain.owners import Owner
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
@@ -18,7 +18,7 @@ from memory_service.operations.background.refused import leave_out, vectors_or_n
 from memory_service.operations.enqueue import extract_job
 from memory_service.operations.saving import SIMILAR_FACTS, save_fact
 from memory_service.operations.services import Services
-from memory_service.operations.turns import said_turns, turn_chars
+from memory_service.operations.turns import said_turns, turn_page
 from memory_service.ports.models import Candidate, Engine, KnownFact, SaidTurn, UnparseableAnswer
 from memory_service.ports.process import Step
 from memory_service.ports.records import (
@@ -129,14 +129,7 @@ def _read(tx: Transaction, session_id: int, most_chars: int) -> _Found | None:
     session = tx.sessions.get(session_id)
     if session is None:
         return None
-    turns, is_more = pages.page(
-        lambda after, limit: tx.turns.between(session, after=after, upto=None, limit=limit),
-        session.extracted_seq,
-        limit=MAX_EXTRACT_TURNS,
-        place=lambda turn: turn.seq,
-        chars=turn_chars,
-        most_chars=most_chars,
-    )
+    turns, is_more = turn_page(tx, session, after=session.extracted_seq, limit=MAX_EXTRACT_TURNS, most_chars=most_chars)
     before = max(0, session.extracted_seq - CONTEXT_TURNS)
     context = tx.turns.between(session, after=before, upto=session.extracted_seq, limit=CONTEXT_TURNS)
     return _Found(session, turns, is_more, context)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memory_service.domain import digest as digests
-from memory_service.domain import pages, window
+from memory_service.domain import window
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
 from memory_service.operations.background.portions import chars_of_job, place_in, place_of
 from memory_service.operations.background.refused import leave_out
 from memory_service.operations.enqueue import fold_is_due, fold_job
 from memory_service.operations.services import Services
-from memory_service.operations.turns import turn_chars
+from memory_service.operations.turns import turn_page
 from memory_service.ports.models import Chat, Message, Truncated, UnparseableAnswer
 from memory_service.ports.process import Step
 from memory_service.ports.records import DigestRow, JobDraft, SessionRow, TurnRow
@@ -113,14 +113,7 @@ def _folded(
     They are of about so many characters, but never less than one turn, or one call with its results.
     """
     while True:
-        turns, is_more = pages.page(
-            lambda after, limit: tx.turns.between(session, after=after, upto=None, limit=limit),
-            session.folded_seq,
-            limit=MAX_FOLD_TURNS,
-            place=lambda turn: turn.seq,
-            chars=turn_chars,
-            most_chars=most_chars,
-        )
+        turns, is_more = turn_page(tx, session, after=session.folded_seq, limit=MAX_FOLD_TURNS, most_chars=most_chars)
         folded = window.fold_range(
             turns,
             target_tokens=services.config.compaction_target,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import TOKEN_REVIEW
@@ -12,9 +10,7 @@ from memory_operator.desired.access import token_review_binding
 from memory_operator.desired.ownership import desired_digest
 from memory_operator.errors import Refused
 from memory_operator.reconcile.context import Context
-from memory_operator.reconcile.writing import apply
-
-logger = logging.getLogger(__name__)
+from memory_operator.reconcile.writing import apply, note_refused
 
 
 async def reconcile_token_review(context: Context) -> float | None:
@@ -36,8 +32,6 @@ async def reconcile_token_review(context: Context) -> float | None:
     try:
         await apply(context, manifest, digest)
     except Refused as error:
-        context.refused.add(TOKEN_REVIEW)
-        fields = {"kind": kinds.CLUSTER_ROLE_BINDING.name, "child": name, "error": f"{type(error).__name__}: {error}"}
-        logger.warning("object refused", extra=fields)
+        note_refused(context, TOKEN_REVIEW, (kinds.CLUSTER_ROLE_BINDING.name, name), error)
         return context.settings.refused_seconds
     return None

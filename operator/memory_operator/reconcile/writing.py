@@ -53,7 +53,8 @@ def _problem(key: ChildKey, error: Refused, *, is_expansion: bool = False) -> Ap
     return ApplyProblem(key[0], key[1], reason, f"{key[0]} {key[1]!r}: {error}")
 
 
-def _log_refused(context: Context, owner: ReconcileKey, key: ChildKey, error: Refused) -> None:
+def note_refused(context: Context, owner: ReconcileKey, key: ChildKey, error: Refused) -> None:
+    """Have a reconcile count as refused, and log what of its owner the API server did not take."""
     context.refused.add(owner)
     fields = {"kind": key[0], "object": str(owner.object), "child": key[1], "error": f"{type(error).__name__}: {error}"}
     logger.warning("object refused", extra=fields)
@@ -109,7 +110,7 @@ async def sync_children(
                 await _resume(context, children[key])
             await apply(context, manifests[key], desired[key])
         except Refused as error:
-            _log_refused(context, own_key, key, error)
+            note_refused(context, own_key, key, error)
             is_expansion = key in children and _asks_for_more(manifests[key], children[key])
             problems.append(_problem(key, error, is_expansion=is_expansion))
     for kind_name, name in todo.delete:
@@ -180,7 +181,7 @@ async def drop_keys(
                 continue
             live = await context.cluster.patch(kind, {"metadata": meta, "data": foreign, "binaryData": foreign})
         except Refused as error:
-            _log_refused(context, ReconcileKey(owner.kind, owner.key), (kind.name, name), error)
+            note_refused(context, ReconcileKey(owner.kind, owner.key), (kind.name, name), error)
             problems.append(_problem((kind.name, name), error))
             continue
         context.metrics.writes.labels(kind.name, "patch").inc()

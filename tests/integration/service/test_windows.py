@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from memory_service.contract.sessions import JobKind
 from memory_service.domain import digest as digests
 from tests.fakes.model_server import CHAT, Gate, Refusing, Status, Text, Thinking, TooLong
 from tests.integration.service.conftest import Start
-from tests.integration.service.harness import Json, Service, item_texts, turn, window_texts
+from tests.integration.service.harness import Asker, Json, Service, item_texts, turn, window_texts
 
 SPECIAL = (
     "<|endoftext|>",
@@ -417,19 +418,26 @@ async def test_the_event_cap_bounds_a_window_of_tiny_turns(start: Start) -> None
     assert len((await agent.get("/v1/sessions/s1"))["window"]) <= 10
 
 
+async def _pages_of_sessions(agent: Asker) -> AsyncIterator[list[str]]:
+    cursor: Json = {}
+    while True:
+        page = await agent.get("/v1/sessions", limit=2, **cursor)
+        yield [session["session_id"] for session in page["sessions"]]
+        if page["next_cursor"] is None:
+            return
+        cursor = {"cursor": page["next_cursor"]}
+
+
 async def test_sessions_that_are_written_to_while_they_are_listed_are_not_left_out(service: Service) -> None:
     agent = service.agent()
     for number in range(6):
         await agent.write("hello", session=f"s{number}")
     service.clock.advance(timedelta(minutes=1))
     seen: list[str] = []
-    page = await agent.get("/v1/sessions", limit=2)
-    for busy in itertools.chain(("s1", "s0"), itertools.repeat("new")):
-        seen += [session["session_id"] for session in page["sessions"]]
-        if page["next_cursor"] is None:
-            break
-        await agent.write("more", session=busy)
-        page = await agent.get("/v1/sessions", limit=2, cursor=page["next_cursor"])
+    busy = itertools.chain(("s1", "s0"), itertools.repeat("new"))
+    async for names in _pages_of_sessions(agent):
+        seen += names
+        await agent.write("more", session=next(busy))
     assert seen[:2] == ["s5", "s4"]
     assert {f"s{number}" for number in range(6)} | {"new"} == set(seen)
 
@@ -439,12 +447,5 @@ async def test_sessions_at_rest_are_listed_once(service: Service) -> None:
     for number in range(5):
         await agent.write("hello", session=f"s{number}")
     service.clock.advance(timedelta(minutes=1))
-    seen: list[str] = []
-    cursor: Json = {}
-    while True:
-        page = await agent.get("/v1/sessions", limit=2, **cursor)
-        seen += [session["session_id"] for session in page["sessions"]]
-        if page["next_cursor"] is None:
-            break
-        cursor = {"cursor": page["next_cursor"]}
+    seen = [name async for names in _pages_of_sessions(agent) for name in names]
     assert seen == ["s4", "s3", "s2", "s1", "s0"]
