@@ -123,12 +123,12 @@ def rank(
     has_cosine = ~np.isnan(rows.cosines)
     population = sum(max(scoped.pool.population, len(scoped.pool.row_ids)) for scoped in used)
     # All rows have a part in what is usual among them; only those that share something with the query are looked at.
-    at, scores = _scores(rows, has_cosine, population)
+    at, sure = _sureness(rows, has_cosine, population)
     parts = _parts(rows, at, has_cosine, weights)
     ranks = np.round(sum(parts.values(), np.zeros(len(at))), 9)
-    keys, passes, shown = rows.keys[at], rows.passes[at], rows.shown[at]
+    keys, passes, shown = rows.keys[at], sure.passes, sure.shown
 
-    above = scores >= max(floor, _NOTHING)
+    above = sure.at_least(max(floor, _NOTHING))
     fits = passes & ~shown
     filtered = above & ~passes & ~shown
     chosen = _best(ranks, keys, above & fits, top + 1)
@@ -136,14 +136,15 @@ def rank(
     reasons: tuple[tuple[Literal["below_floor", "in_window", "filtered"], NDArray[np.bool_]], ...] = (
         ("in_window", above & passes & shown),
         ("filtered", filtered),
-        ("below_floor", ~above & (scores >= _NOTHING) & fits),
+        ("below_floor", ~above & sure.at_least(_NOTHING) & fits),
     )
     for reason, mask in reasons:
         best = _best(ranks, keys, mask, top)
         left.extend(LeftOut(*_identity(key), reason) for key in keys[best].tolist())
 
     chosen = chosen[:top]
-    items = _ranked(used, rows, at[chosen], scores[chosen], {name: values[chosen] for name, values in parts.items()})
+    scores = sure.scores(chosen)
+    items = _ranked(used, rows, at[chosen], scores, {name: values[chosen] for name, values in parts.items()})
     nothing = RankOutcome.FILTERED_OUT if filtered.any() else RankOutcome.NO_MATCHES
     return Ranking(RankOutcome.APPLIED if items else nothing, items, tuple(left), text_only=not has_cosine.any())
 
@@ -242,29 +243,64 @@ def _joined(columns: Sequence[NDArray[C]]) -> NDArray[C]:
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
-def _scores(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> tuple[NDArray[np.intp], Floats]:
-    """Return which rows share something with the query, and their absolute scores; all others have none.
+@dataclass(frozen=True)
+class _Sure:
+    """How sure each row is on its own, and how sure the surest of those beside it is.
+
+    A score is `own ** OWN_SHARE * best ** (1 - OWN_SHARE)`. That grows with `own`, so it is compared with a floor where
+    the row's own sureness is, and worked out for the few rows that are answered.
+    """
+
+    own: Floats
+    passes: NDArray[np.bool_]
+    shown: NDArray[np.bool_]
+    best_passing: float
+    best_failing: float
+
+    def at_least(self, score: float) -> NDArray[np.bool_]:
+        """Return which rows have at least this score, as it is rounded."""
+        least = score - 0.5 * 10.0**-SCORE_DIGITS
+        among = [
+            (least / best ** (1.0 - OWN_SHARE)) ** (1.0 / OWN_SHARE) if best > 0 else math.inf
+            for best in (self.best_passing, self.best_failing)
+        ]
+        found: NDArray[np.bool_] = self.own >= self._of_group(among[0], among[1], least)
+        return found
+
+    def scores(self, at: NDArray[np.intp]) -> Floats:
+        """Return the scores of the rows at these positions."""
+        own = self.own[at]
+        best = np.where(self.shown[at], own, np.where(self.passes[at], self.best_passing, self.best_failing))
+        rounded: Floats = np.round(own**OWN_SHARE * best ** (1.0 - OWN_SHARE), SCORE_DIGITS)
+        return rounded
+
+    def _of_group(self, passing: float, failing: float, shown: float) -> Floats | float:
+        if bool(self.passes.all()) and not bool(self.shown.any()):
+            return passing
+        return np.where(self.shown, shown, np.where(self.passes, passing, failing))
+
+
+def _sureness(rows: _Rows, has_cosine: NDArray[np.bool_], population: int) -> tuple[NDArray[np.intp], _Sure]:
+    """Return which rows share something with the query, and how sure they are; all others have no score.
 
     Meaning and words each say on their own how sure they are. The more rows there are, the nearer the nearest
     unrelated one comes, so the cosine that counts as nothing grows with the population. A row beside a sure match may
     be less sure itself: it belongs to what is being talked about. What the window shows lifts nothing: the question
     itself often stands there.
     """
-    nothing = COSINE_OF_ONE + COSINE_PER_TENFOLD * float(np.log10(min(max(population, 1), 10_000)))
+    nothing = COSINE_OF_ONE + COSINE_PER_TENFOLD * math.log10(min(max(population, 1), 10_000))
     at = np.flatnonzero((rows.cosines > nothing) | (rows.lexical > 0))
     known = has_cosine[at]
     cosines = np.where(known, rows.cosines[at], 0.0)
     meaning = np.clip((cosines - nothing) / (COSINE_CERTAIN - nothing), 0.0, 1.0)
     words = np.clip(rows.lexical[at] * np.where(known, WORDS_BESIDE_MEANING, WORDS_ALONE), 0.0, 1.0)
     own = 1.0 - (1.0 - meaning) * (1.0 - words)
-    scores = own.copy()
     passes, shown = rows.passes[at], rows.shown[at]
-    for group in (passes & ~shown, ~passes & ~shown):
-        if bool(group.any()):
-            some = own if bool(group.all()) else own[group]
-            scores[group] = some**OWN_SHARE * float(some.max()) ** (1.0 - OWN_SHARE)
-    rounded: Floats = np.round(scores, 6)
-    return at, rounded
+    return at, _Sure(own, passes, shown, _most(own, passes & ~shown), _most(own, ~passes & ~shown))
+
+
+def _most(values: Floats, among: NDArray[np.bool_]) -> float:
+    return float(np.max(values, where=among, initial=0.0))
 
 
 COSINE_OF_ONE = 0.05
@@ -273,6 +309,7 @@ COSINE_CERTAIN = 0.8
 WORDS_BESIDE_MEANING = 0.7
 WORDS_ALONE = 1.3
 OWN_SHARE = 0.4
+SCORE_DIGITS = 6
 """Calibration of the score, for the built-in embedder; docs/decisions/0002-ranking.md has the measurements. Another
 embedder spreads its cosines otherwise: then the floor is to be chosen anew (`longTerm.scoreFloor`)."""
 

@@ -54,13 +54,38 @@ def settled(
     while waiting:
         at, *waiting = waiting
         item, detail = weighed[at]
-        newer = [other for other in waiting if _goes_before(*weighed[other], item, detail, weights)]
+        newer = _newer(weighed, waiting, item, detail, weights)
         for other in sorted(newer, key=lambda other: (-weighed[other][0].said_at, other)):
             order.append(_with_part(weighed[other][0], "newer", item.rank - weighed[other][0].rank))
         order.append(item)
         if newer:
             waiting = [other for other in waiting if other not in newer]
     return tuple(order)
+
+
+def _newer(
+    weighed: Sequence[tuple[Ranked, Detail | None]],
+    waiting: Sequence[int],
+    item: Ranked,
+    detail: Detail | None,
+    weights: Weights,
+) -> list[int]:
+    """Return which rows further down are newer, answer about as well as `item` and say nearly the same."""
+    if detail is None:
+        return []
+    tier, said_at, least = item.tier, item.said_at, weights.near_rank * item.rank
+    found = []
+    for at in waiting:
+        other, said = weighed[at]
+        if (
+            other.said_at > said_at
+            and other.rank >= least
+            and other.tier == tier
+            and said is not None
+            and _near_equal(said.stems, detail.stems, weights.near_equal)
+        ):
+            found.append(at)
+    return found
 
 
 def _weighed(item: Ranked, detail: Detail | None, asked: frozenset[str], weights: Weights) -> Ranked:
@@ -77,20 +102,9 @@ def _weighed(item: Ranked, detail: Detail | None, asked: frozenset[str], weights
 def _with_part(item: Ranked, name: str, value: float) -> Ranked:
     if value == 0:
         return item
-    parts = {**item.parts, name: value}
-    return item._replace(parts=parts, rank=sum(parts.values()))
-
-
-def _goes_before(other: Ranked, said: Detail | None, item: Ranked, detail: Detail | None, weights: Weights) -> bool:
-    """Whether a row further down is newer, answers about as well as `item` and says nearly the same."""
-    return (
-        other.said_at > item.said_at
-        and other.rank >= weights.near_rank * item.rank
-        and other.tier == item.tier
-        and said is not None
-        and detail is not None
-        and _near_equal(said.stems, detail.stems, weights.near_equal)
-    )
+    tier, row_id, scope, session_id, seq, said_at, _, score, parts = item
+    more = {**parts, name: value}
+    return Ranked(tier, row_id, scope, session_id, seq, said_at, sum(more.values()), score, more)
 
 
 def _near_equal(one: frozenset[str], other: frozenset[str], least: float) -> bool:

@@ -39,6 +39,8 @@ T = TypeVar("T")
 
 DATABASE = "memplane.sqlite3"
 _READERS = 4
+_READ_TURN_SECONDS = 0.02
+"""How long a read waits for the one before it, and then goes on beside it."""
 _GROUP_SECONDS = 0.02
 """A group takes no further write after this long, so that its first one does not wait much longer for its answer."""
 _HEALTH_SECONDS = 2.0
@@ -82,6 +84,7 @@ class LocalStorage:
         self._writer: threading.Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self._read_turn = threading.Lock()
         self._meta: Mapping[str, str] = {}
         self._refusal: Misconfigured | None = None
         self._since = clock.now()
@@ -260,6 +263,9 @@ class LocalStorage:
 
     def _read(self, work: Callable[[Transaction], T]) -> T:
         connection = self._idle.get()
+        # Python runs one thread at a time and changes it at each call of numpy or SQLite: reads that go on at once
+        # take longer, all of them, than one after another. A long one is not waited for.
+        has_turn = self._read_turn.acquire(timeout=_READ_TURN_SECONDS)
         try:
             connection.execute("BEGIN")
             return work(RowTransaction(self.link(connection), self.searches, writes=False))
@@ -269,6 +275,8 @@ class LocalStorage:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             self._idle.put(connection)
+            if has_turn:
+                self._read_turn.release()
 
     def _write_all(self, connection: sqlite3.Connection) -> None:
         """The writer thread: groups of writes until it is told to end."""

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -51,6 +52,25 @@ def link_of(tx: Transaction) -> SqliteLink:
     assert isinstance(tx, RowTransaction)
     assert isinstance(tx.link, SqliteLink)
     return tx.link
+
+
+async def test_a_read_that_takes_long_holds_up_no_other(local: Store) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def long(_: Transaction) -> str:
+        begun.set()
+        assert may_end.wait(60)
+        return "long"
+
+    await local.storage.transact(lambda tx: append(tx, "hello"))
+    reading = asyncio.create_task(local.storage.read(long))
+    try:
+        assert await asyncio.to_thread(begun.wait, 60)
+        assert await asyncio.gather(*(texts(local) for _ in range(8))) == [["hello"]] * 8
+        assert not reading.done()
+    finally:
+        may_end.set()
+    assert await reading == "long"
 
 
 async def test_a_second_process_is_refused_with_a_sentence_that_says_what_to_do(local: Store) -> None:

@@ -195,6 +195,11 @@ class Snapshot:
         return _fixed(self.columns["lengths"].astype(np.float32))
 
     @cached_property
+    def total_length(self) -> float:
+        """Stems of all rows."""
+        return float(self.lengths.sum(dtype=np.float64))
+
+    @cached_property
     def talk(self) -> Talk:
         """How the turns stand to each other."""
         return Talk.of(self.columns["session_ids"], self.columns["seqs"], self.lengths)

@@ -107,8 +107,10 @@ def make(
     hits = _hits(parts, len(query.terms))
     if statistics is None:
         lengths = joined["lengths"]
+        is_kept = len(used) == 1 and lengths is used[0].lengths
+        total = used[0].total_length if is_kept else float(lengths.sum(dtype=np.float64))
         counted = np.bincount(hits.terms, minlength=hits.width).astype(np.int64)
-        statistics = Statistics(len(lengths), float(lengths.sum(dtype=np.float64)), counted)
+        statistics = Statistics(len(lengths), total, counted)
     # Rows of which some are left out stand to each other in another way than the kept ones.
     as_kept = tier == "episode" and len(used) == 1 and joined["row_ids"] is used[0].columns["row_ids"]
     return Pool(
@@ -168,19 +170,24 @@ def _part(tier: Literal["fact", "episode"], snapshot: Snapshot, query: SearchQue
 
 def _hits(parts: Sequence[_Part], width: int) -> Hits:
     """Return where the terms occur in the rows of all parts, one part after another."""
-    rows: list[NDArray[np.int64]] = []
-    terms: list[NDArray[np.int64]] = []
+    rows: list[NDArray[np.int64] | NDArray[np.int32]] = []
+    terms: list[int] = []
     counts: list[NDArray[np.int32]] = []
     first = 0
     for part in parts:
         for number, (some, often) in enumerate(part.postings):
-            rows.append(some.astype(np.int64) + first)
-            terms.append(np.full(len(some), number, np.int64))
+            rows.append(some + np.int64(first) if first else some)
+            terms.append(number)
             counts.append(often)
         first += len(part.columns["row_ids"])
     if not rows:
         return Hits(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64), width)
-    return Hits(np.concatenate(rows), np.concatenate(terms), np.concatenate(counts).astype(np.float64), width)
+    return Hits(
+        np.concatenate(rows, dtype=np.int64),
+        np.repeat(np.array(terms, np.int64), [len(some) for some in rows]),
+        np.concatenate(counts, dtype=np.float64),
+        width,
+    )
 
 
 def _nothing() -> dict[str, NDArray[Any]]:

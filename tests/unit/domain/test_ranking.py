@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from memory_service.contract.scopes import Scope
@@ -168,6 +168,37 @@ def test_nothing_below_the_floor_is_returned(given_pools: list[ScopedPool], floo
     ranking = rank(given_pools, top=50, floor=floor)
     assert all(item.score >= floor - 1e-4 for item in ranking.items)
     assert (ranking.outcome is RankOutcome.APPLIED) == bool(ranking.items)
+
+
+@given(pools(), st.floats(0, 1))
+def test_a_floor_divides_the_rows_where_their_scores_do(given_pools: list[ScopedPool], floor: float) -> None:
+    for some in given_pools:
+        whole = replace(some.pool, passes=np.ones(len(some.pool.row_ids), np.bool_))
+        scores = {row: score for row, (_, score) in ranks_and_scores(whole).items() if score >= 1e-6}
+        assume(all(abs(score - floor) > 1e-6 for score in scores.values()))
+        ranking = rank([scoped(whole)], top=50, floor=floor)
+        assert {item.row_id for item in ranking.items} == {row for row, score in scores.items() if score > floor}
+        below = {left.row_id for left in ranking.left_out if left.reason == "below_floor"}
+        assert below == {row for row, score in scores.items() if score < floor}
+
+
+def test_what_the_filters_or_the_window_take_out_is_compared_with_its_own_best() -> None:
+    some = pool(
+        "red boat",
+        ["The boat is red.", "A boat.", "The red boat.", "A boat again."],
+        tier="episode",
+        passes=[True, True, False, False],
+        ids=[1, 2, 3, 4],
+        sessions=[1, 2, 3, 4],
+        seqs=[1, 1, 1, 1],
+    )
+    alone = {item.row_id: item.score for item in rank([scoped(replace(some, passes=~some.passes))], top=5).items}
+    assert alone.keys() == {3, 4}
+    assert {item.row_id for item in rank([scoped(some)], top=5).items} == {1, 2}
+    floor = alone[4] + 0.001
+    reasons = {(left.row_id, left.reason) for left in rank([scoped(some)], top=5, floor=floor).left_out}
+    assert (3, "filtered") in reasons
+    assert (4, "filtered") not in reasons
 
 
 def test_words_find_a_fact_without_any_vector_and_the_ranking_says_so() -> None:
