@@ -5,7 +5,8 @@
 The same server with the same settings as the service's, the same request and the same durability: SQLite's WAL with
 `synchronous = FULL`, or Postgres' default. The route does nothing else: it checks no caller, counts no token, keeps no
 window, finds nothing again and schedules nothing. With the port of an embedding endpoint it has a route of recalls too:
-that has the question embedded, reads the ten newest turns and answers them, and searches nothing.
+that has the question embedded, reads the ten newest turns and answers them, and searches nothing; its HTTP client and
+its parser are those of the service.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import sys
 import threading
 from typing import Any, Literal
 
-import httpx
 import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
+from pydantic_core import from_json
 
 from bench.embedding import MINILM
 from memory_service.process import loops
@@ -98,12 +99,17 @@ def sqlite_app(file: str, embedding_port: int | None) -> FastAPI:
         return Written(session_id=body.session_id, seqs=seqs)
 
     if embedding_port is not None:
-        client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{embedding_port}", trust_env=False)
+        import aiohttp
+
+        url = f"http://127.0.0.1:{embedding_port}/v1/embeddings"
+        kept: list[aiohttp.ClientSession] = []
 
         @app.post("/v1/recall")
         async def recall(body: Recall) -> Recalled:
-            answer = await client.post("/v1/embeddings", json={"model": MINILM, "input": [body.query]})
-            first = float(answer.json()["data"][0]["embedding"][0])
+            if not kept:
+                kept.append(aiohttp.ClientSession())
+            async with kept[0].post(url, json={"model": MINILM, "input": [body.query]}) as answer:
+                first = float(from_json(await answer.read())["data"][0]["embedding"][0])
             with lock:
                 rows = connection.execute(
                     "SELECT id, role, content FROM turns ORDER BY id DESC LIMIT ?", (body.top_k,)
