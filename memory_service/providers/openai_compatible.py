@@ -38,6 +38,9 @@ MAX_INPUTS = 32
 MAX_BATCH_TOKENS = 32_000
 DEFAULT_INPUT_TOKENS = 8_000
 """Longest input while `inputTokens` is unset. An endpoint that refuses its length is asked again with half of it."""
+LARGE_CHARS = 4_000
+"""Texts above this are counted in a thread, so that the loop is free for others; a question is counted sooner than
+it is handed to one. Judgement."""
 LENGTH_CODES = ("length", "too_long", "too_large")
 """What an error's code holds that is about the length of what was sent."""
 SHORTEST_INPUT_TOKENS = 32
@@ -198,7 +201,7 @@ class OpenAIEmbedder:
         is_about_length = True
         is_repeated = False
         while True:
-            chunks = await asyncio.to_thread(self._chunks_of, texts, cap)
+            chunks = await self._chunked(texts, cap)
             try:
                 result = self._means(await self._embed_chunks([chunk for group in chunks for chunk in group]), chunks)
                 break
@@ -257,6 +260,11 @@ class OpenAIEmbedder:
     async def close(self) -> None:
         """Close the connections."""
         await self._endpoint.close()
+
+    async def _chunked(self, texts: Sequence[str], cap: int) -> list[list[tuple[str, int]]]:
+        if sum(map(len, texts)) <= LARGE_CHARS:
+            return self._chunks_of(texts, cap)
+        return await asyncio.to_thread(self._chunks_of, texts, cap)
 
     def _chunks_of(self, texts: Sequence[str], cap: int) -> list[list[tuple[str, int]]]:
         return [self._chunks(text, cap) for text in texts]
