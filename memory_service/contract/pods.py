@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 BINDING_LABEL: Final = "memplane.dev/binding"
@@ -23,6 +24,13 @@ def binding_volume(config_map: str, audience: str) -> dict[str, Any]:
     token = {"audience": audience, "expirationSeconds": _TOKEN_SECONDS, "path": TOKEN_FILE}
     sources = [{"configMap": {"name": config_map, "optional": True}}, {"serviceAccountToken": token}]
     return {"name": _VOLUME, "projected": {"defaultMode": 0o444, "sources": sources}}
+
+
+def bound_audience(pod: Mapping[str, Any]) -> str | None:
+    """Return the audience of the token that pods of this spec are given; None when they are given none."""
+    volumes = (item for item in pod.get("volumes") or () if item["name"] == _VOLUME)
+    sources = [item for volume in volumes for item in (volume.get("projected") or {}).get("sources") or ()]
+    return next((token.get("audience") for item in sources if (token := item.get("serviceAccountToken"))), None)
 
 
 def binding_mount() -> dict[str, Any]:

@@ -37,6 +37,8 @@ AUDIENCE_ANNOTATION: Final = f"{GROUP}/audience"
 """On an agent's ConfigMap: the audience of the store that it names."""
 EARLIER_ACCOUNTS_ANNOTATION: Final = f"{GROUP}/earlier-accounts"
 """On a Deployment: the ServiceAccounts that pods of earlier templates may still have, separated by commas."""
+EARLIER_AUDIENCES_ANNOTATION: Final = f"{GROUP}/earlier-audiences"
+"""On an agent's Deployment: those of other stores that pods of earlier templates may still have, by commas too."""
 MANAGED_SELECTOR: Final = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 

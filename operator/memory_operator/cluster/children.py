@@ -19,6 +19,7 @@ from memory_operator.desired.plan import Observed
 from memory_operator.desired.volume import ExistingClaim
 from memory_operator.status.pods import refusal
 from memory_operator.status.snapshot import ClaimState, DeploymentState
+from memory_service.contract.pods import bound_audience
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Child:
     models: str | None = None
     """On a store's configuration: the ModelAPIs that it was made of."""
     audience: str | None = None
-    """On an agent's ConfigMap: of the store that it names."""
+    """On an agent's ConfigMap: of the store that it names. On its Deployment: of the store that its template is for."""
     started_endpoint: str | None = None
     """On an agent's Deployment."""
     template: str | None = None
@@ -51,6 +52,14 @@ class Child:
     """On a Deployment: the ServiceAccount of its pod template."""
     earlier_accounts: tuple[str, ...] = ()
     """On a Deployment: those that pods of earlier templates may still have."""
+    earlier_audiences: tuple[str, ...] = ()
+    """On an agent's Deployment: those that pods of earlier templates may still have."""
+
+    def audiences_beside(self, audience: str | None) -> tuple[str, ...]:
+        """Return what the tokens of a Deployment's pods may be for, but for this store."""
+        if self.audience == audience and self.deployment is not None and self.deployment.is_rolled_out:
+            return ()
+        return tuple(sorted({*self.earlier_audiences, *((self.audience,) if self.audience else ())} - {audience}))
 
     def accounts_beside(self, account: str) -> tuple[str, ...]:
         """Return the ServiceAccounts that pods of a Deployment may have, but for this one."""
@@ -146,6 +155,19 @@ def _account(body: Mapping[str, Any]) -> str | None:
     return (template.get("spec") or {}).get("serviceAccountName")
 
 
+def _audience(body: Mapping[str, Any], kind: Kind, annotations: Mapping[str, str]) -> str | None:
+    if kind != kinds.DEPLOYMENT:
+        return annotations.get(names.AUDIENCE_ANNOTATION) if kind == kinds.CONFIG_MAP else None
+    template = (body.get("spec") or {}).get("template") or {}
+    found = bound_audience(template.get("spec") or {})
+    return sys.intern(found) if found is not None else None
+
+
+def _earlier(annotations: Mapping[str, str], kind: Kind, name: str) -> tuple[str, ...]:
+    text = annotations.get(name) if kind == kinds.DEPLOYMENT else None
+    return tuple(text.split(",")) if text else ()
+
+
 def _data_keys(body: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sys.intern(key) for name in ("data", "binaryData") for key in body.get(name) or ())
 
@@ -160,7 +182,6 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
     owner, controller_uid = _owner(body)
     annotations = own_annotations(body)
     is_immutable = kind == kinds.CONFIG_MAP and body.get("immutable") is True
-    earlier = annotations.get(names.EARLIER_ACCOUNTS_ANNOTATION) if kind == kinds.DEPLOYMENT else None
     state = deployment_state(body) if kind == kinds.DEPLOYMENT else None
     return Child(
         kind=kind.name,
@@ -178,10 +199,11 @@ def child_of(body: Mapping[str, Any], kind: Kind) -> Child:
         data_keys=_data_keys(body) if kind == kinds.CONFIG_MAP else (),
         is_immutable=is_immutable,
         models=annotations.get(names.MODELS_ANNOTATION) if kind == kinds.CONFIG_MAP else None,
-        audience=annotations.get(names.AUDIENCE_ANNOTATION) if kind == kinds.CONFIG_MAP else None,
+        audience=_audience(body, kind, annotations),
         started_endpoint=annotations.get(names.ENDPOINT_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         template=annotations.get(names.TEMPLATE_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         store_generation=annotations.get(names.GENERATION_ANNOTATION) if kind == kinds.DEPLOYMENT else None,
         account=_account(body) if kind == kinds.DEPLOYMENT else None,
-        earlier_accounts=tuple(earlier.split(",")) if earlier else (),
+        earlier_accounts=_earlier(annotations, kind, names.EARLIER_ACCOUNTS_ANNOTATION),
+        earlier_audiences=_earlier(annotations, kind, names.EARLIER_AUDIENCES_ANNOTATION),
     )

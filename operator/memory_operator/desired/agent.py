@@ -14,7 +14,7 @@ from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.quantity import resources
 from memory_operator.desired import bindings
-from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child, earlier_accounts
+from memory_operator.desired.metadata import Manifest, agent_labels, canonical_json, child, earlier
 from memory_operator.settings import OperatorSettings
 from memory_service.contract import pods
 from memory_service.contract.bindings import BINDING_FILE, ProjectedBinding
@@ -36,6 +36,8 @@ class AgentInputs:
     """The endpoint that its pods were started with; None before the first Deployment."""
     earlier_accounts: tuple[str, ...] = ()
     """ServiceAccounts that pods of earlier templates may still have."""
+    earlier_audiences: tuple[str, ...] = ()
+    """Of other stores: what the tokens of such pods may be for."""
     may_start: bool = True
     """Whether the Deployment may be made: False while the first creation waits for the store."""
     folder_audience: str | None = None
@@ -191,7 +193,8 @@ def deployment(inputs: AgentInputs) -> Manifest | None:
         agent_labels(agent.id.name),
         annotations={
             **({names.ENDPOINT_ANNOTATION: started} if started else {}),
-            **earlier_accounts(inputs.earlier_accounts),
+            **earlier(names.EARLIER_ACCOUNTS_ANNOTATION, inputs.earlier_accounts),
+            **earlier(names.EARLIER_AUDIENCES_ANNOTATION, inputs.earlier_audiences),
         },
         spec={
             "replicas": agent.spec.agent.replicas,

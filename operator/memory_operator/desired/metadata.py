@@ -72,9 +72,9 @@ def child(
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
 
-def earlier_accounts(accounts: Sequence[str]) -> dict[str, str]:
-    """Return the annotation that keeps, over a restart of the operator, which ServiceAccounts older pods have."""
-    return {names.EARLIER_ACCOUNTS_ANNOTATION: ",".join(accounts)} if accounts else {}
+def earlier(annotation: str, values: Sequence[str]) -> dict[str, str]:
+    """Return the annotation that keeps, over a restart of the operator, what pods of earlier templates have."""
+    return {annotation: ",".join(values)} if values else {}
 
 
 def checksum(text: str) -> str:

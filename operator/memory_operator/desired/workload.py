@@ -10,7 +10,6 @@ from memory_operator.crd.base import JsonObject
 from memory_operator.crd.memory_store import MemoryStore
 from memory_operator.crd.model_api import ModelApi
 from memory_operator.crd.quantity import resources
-from memory_operator.desired import metadata
 from memory_operator.desired.access import account_name
 from memory_operator.desired.bindings import MOUNTED_PARTS, config_map_names
 from memory_operator.desired.config import (
@@ -27,7 +26,15 @@ from memory_operator.desired.config import (
     issuer_ca_file,
     key_directory,
 )
-from memory_operator.desired.metadata import Manifest, canonical_json, checksum, child, store_labels, store_selector
+from memory_operator.desired.metadata import (
+    Manifest,
+    canonical_json,
+    checksum,
+    child,
+    earlier,
+    store_labels,
+    store_selector,
+)
 from memory_operator.settings import OperatorSettings
 
 CONTAINER: Final = "memory"
@@ -234,7 +241,7 @@ def deployment(
         annotations={
             names.TEMPLATE_ANNOTATION: checksum(canonical_json(template)),
             names.GENERATION_ANNOTATION: str(store.id.generation),
-            **metadata.earlier_accounts(earlier_accounts),
+            **earlier(names.EARLIER_ACCOUNTS_ANNOTATION, earlier_accounts),
         },
         spec={
             "replicas": store.replicas,

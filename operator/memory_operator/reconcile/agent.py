@@ -80,16 +80,15 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
     may_start = has_started or is_free or is_store_ready
     endpoint = network.endpoint(store, context.settings) if store and allowed else previous.get("endpoint")
     folder = children.get((kinds.CONFIG_MAP.name, names.agent_binding(key.name)))
-    is_same_store = previous.get("audience") == (
-        names.audience(agent.store.namespace, agent.store.name) if agent.store else None
-    )
-    if not is_same_store and not (store and allowed):
+    audience = names.audience(agent.store.namespace, agent.store.name) if agent.store else None
+    if previous.get("audience") != audience and not (store and allowed):
         endpoint = default_endpoint(agent, context.settings)
     selector = {names.AGENT_LABEL: key.name}
     is_there = workload is not None and workload.observed.controller_uid == who.uid
     earlier, accounts_after = await earlier_accounts(
         context, workload if is_there else None, agent.service_account, selector
     )
+    earlier_audiences = workload.audiences_beside(audience) if workload and is_there else ()
     earlier_before = workload.earlier_accounts if workload else ()
     inputs = AgentInputs(
         agent=agent,
@@ -100,6 +99,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
         endpoint=endpoint or default_endpoint(agent, context.settings),
         started_endpoint=workload.started_endpoint if workload else None,
         earlier_accounts=earlier,
+        earlier_audiences=earlier_audiences,
         may_start=may_start,
     )
     objects, held = desired_objects(inputs)
@@ -120,6 +120,7 @@ async def reconcile_agent(context: Context, key: ObjectKey) -> float | None:
         holder=taken_by,
         is_acknowledged=acknowledged,
         deployment=replace(deployment, trouble=trouble) if deployment else None,
+        has_pods_of_an_earlier_store=bool(earlier_audiences),
         has_started=workload is not None or bool(previous.get("started")),
         is_ca_missing=bool(store and store.spec.tls and is_bindable and ca is None),
         endpoint=inputs.endpoint,

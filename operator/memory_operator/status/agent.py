@@ -41,16 +41,6 @@ def _accepted(agent: AgentMemory, snapshot: AgentSnapshot) -> Condition:
     return Condition(kind, True, Reason.ACCEPTED, "The binding is valid.")
 
 
-def _has_pods_of_an_earlier_store(agent: AgentMemory, snapshot: AgentSnapshot) -> bool:
-    """Whether pods are left that were made for another store: their token is for that one, and they ask nobody."""
-    state = snapshot.deployment
-    if state is None or state.is_rolled_out:
-        return False
-    told = conditions.by_type(agent.status).get(ConditionType.MEMORY_DEGRADED, {})
-    is_moved = agent.status.get("audience") is not None and not _is_of_same_store(agent)
-    return is_moved or told.get("reason") == Reason.ROLLOUT_IN_PROGRESS
-
-
 def _trouble(agent: AgentMemory, snapshot: AgentSnapshot) -> Condition | None:
     """Return why memory is degraded, before hysteresis; None when it is not."""
     kind = ConditionType.MEMORY_DEGRADED
@@ -67,7 +57,7 @@ def _trouble(agent: AgentMemory, snapshot: AgentSnapshot) -> Condition | None:
         return Condition(kind, True, Reason.STORE_UNREACHABLE, store.message)
     if store.ready is not True:
         return Condition(kind, True, Reason.STORE_NOT_READY, f"{store.reason}: {store.message}")
-    if _has_pods_of_an_earlier_store(agent, snapshot):
+    if snapshot.has_pods_of_an_earlier_store:
         message = "Pods that were made for the earlier store ask neither until they are replaced."
         return Condition(kind, True, Reason.ROLLOUT_IN_PROGRESS, message)
     return None

@@ -174,6 +174,8 @@ class AgentSnapshot:
     is_acknowledged: bool | None = None
     """Whether all ready replicas use bindings that hold this row; None: no ready replica has said so yet."""
     deployment: DeploymentState | None = None
+    has_pods_of_an_earlier_store: bool = False
+    """Whether pods may be left whose token is for another store: they ask nobody."""
     has_started: bool = False
     is_ca_missing: bool = False
     endpoint: str | None = None

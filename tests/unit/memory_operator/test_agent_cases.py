@@ -11,7 +11,9 @@ import pytest
 from memory_operator import names
 from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import ReconcileKey
+from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import ObjectKey
+from memory_operator.errors import Forbidden
 from memory_operator.handlers.watches import take
 from memory_operator.reconcile.controller import work_once
 from memory_service.client import binding
@@ -566,6 +568,57 @@ async def test_an_agent_whose_pods_are_still_of_the_earlier_store_is_degraded(wo
     await world.settle(10)
     assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
     assert world.of_agent(agent, "Ready") == ("True", "Bound")
+
+
+@pytest.mark.parametrize("then", ["restarted", "flickering", "image"])
+async def test_an_agent_is_degraded_by_pods_of_the_earlier_store_however_late_its_new_store_comes(
+    world: World, then: str
+) -> None:
+    _, agent = await running(world)
+    world.agent(agent=TEMPLATE, memoryStore="late")
+    await world.settle(60)
+    assert world.of_agent(agent, DEGRADED) == ("True", "StoreNotFound")
+    if then == "restarted":
+        await world.restart()
+    late = await world.ready_store("late")
+    await world.settle(60)
+    assert world.of_agent(agent, DEGRADED) == ("True", "RolloutInProgress")
+    if then == "flickering":
+        world.pods("late-memory", 0)
+        await world.settle(60)
+        assert world.of_agent(agent, DEGRADED) == ("True", "StoreNotReady")
+        await world.make_ready(late)
+        await world.settle(60)
+        assert world.of_agent(agent, DEGRADED) == ("True", "RolloutInProgress")
+    world.pods("helper", 1)
+    await world.settle(10)
+    assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+    assert "earlier-audiences" not in json.dumps(world.get(kinds.DEPLOYMENT, "helper")["metadata"]["annotations"])
+    if then == "image":
+        newer = {"template": {"spec": {"containers": [{"name": "agent", "image": "agent:2"}]}}}
+        world.agent(agent=newer, memoryStore="late")
+        await world.settle(10)
+        assert world.of_agent(agent, "Reconciling") == ("True", "RolloutInProgress")
+        assert world.of_agent(agent, DEGRADED) == ("False", "MemoryHealthy")
+
+
+async def test_an_agent_whose_pods_could_not_be_moved_is_degraded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, agent = await running(world)
+    await world.ready_store("other")
+    apply = world.cluster.apply
+
+    async def refuse(kind: Kind, manifest: dict[str, Any]) -> dict[str, Any]:
+        if kind == kinds.DEPLOYMENT and manifest["metadata"]["name"] == "helper":
+            raise Forbidden("exceeded quota")
+        return await apply(kind, manifest)
+
+    monkeypatch.setattr(world.cluster, "apply", refuse)
+    world.agent(agent=TEMPLATE, memoryStore="other")
+    await world.settle(60)
+    assert world.of_agent(agent, "Stalled") == ("True", "ApplyFailed")
+    assert world.of_agent(agent, DEGRADED) == ("True", "RolloutInProgress")
 
 
 async def test_pods_keep_the_labels_that_people_select_by(world: World) -> None:
