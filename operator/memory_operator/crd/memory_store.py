@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 
 from memory_operator import names
 from memory_operator.crd.base import (
@@ -368,3 +368,19 @@ def parse(body: Mapping[str, Any]) -> MemoryStore:
     if problems := _problems(body["metadata"]["name"], spec):
         raise InvalidSpec(problems)
     return MemoryStore(identity(body), spec, body.get("status") or {})
+
+
+def granting(body: Mapping[str, Any]) -> tuple[MemoryStore, bool]:
+    """Return a store of which nothing is read but who may bind and how, and whether its spec says who may.
+
+    That holds whatever rule the rest of its spec breaks: who has lost a permission must not wait until it is right.
+    """
+    given = body.get("spec") or {}
+    spec, is_access_known = MemoryStoreSpec(storage=Storage(type=StorageType.LOCAL)), True
+    try:
+        spec = spec.model_copy(update={"access": Access.model_validate(given.get("access") or {})})
+    except ValidationError:
+        is_access_known = False
+    if given.get("defaultFailureMode") in set(FailureMode):
+        spec = spec.model_copy(update={"default_failure_mode": FailureMode(given["defaultFailureMode"])})
+    return MemoryStore(identity(body), spec, body.get("status") or {}), is_access_known

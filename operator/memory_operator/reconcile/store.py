@@ -147,15 +147,17 @@ def _row_of(context: Context, body: JsonObject, store: MemoryStore) -> tuple[str
         return None
 
 
-def _rows(context: Context, store: MemoryStore) -> dict[str, str]:
-    """Return the rows of all agents that are bound by right."""
+def _rows(context: Context, store: MemoryStore, held: Collection[str] = ()) -> dict[str, str]:
+    """Return the rows of all agents that are bound by right; `held` are those whose right is not looked at again."""
     rows = {}
     for key in context.cache.agents_of(store.key):
         body = context.cache.body(kinds.AGENT_MEMORY, key)
         if body is None or body["metadata"].get("deletionTimestamp"):
             continue
         found = _row_of(context, body, store)
-        if found is not None and is_allowed(context, store, key.namespace) and is_holder(context, key):
+        if found is None or not is_holder(context, key):
+            continue
+        if is_allowed(context, store, key.namespace) or found[0] in held:
             rows[found[0]] = found[1]
             others = earlier_accounts_of(context, key)
             rows.update(bindings.row(agent_memory.parse(body), store, other) for other in others)
@@ -180,19 +182,6 @@ def _placement(children: Mapping[ChildKey, Child], who: Identity) -> dict[str, i
             for key in child.data_keys:
                 placement.setdefault(key, number)
     return placement
-
-
-async def _revoke(context: Context, who: Identity) -> None:
-    """Take out of the bindings of a store with a spec that breaks a rule every row that no agent has any more."""
-    bound = set()
-    for key in context.cache.agents_of(who.key):
-        body = context.cache.body(kinds.AGENT_MEMORY, key)
-        if body is not None and not body["metadata"].get("deletionTimestamp") and is_holder(context, key):
-            bound.add(names.binding_row(key.namespace, key.name))
-            others = earlier_accounts_of(context, key)
-            bound |= {names.earlier_row(key.namespace, key.name, other) for other in others}
-    parts = _parts(context.cache.children(ReconcileKey(who.kind, who.key)), who.name)
-    await drop_keys(context, who, {child.key.name: bound for child in parts.values()})
 
 
 def _uses_unknown_rows(context: Context, store: ObjectKey) -> bool:
@@ -225,6 +214,25 @@ async def _sync_bindings(
             foreign |= {number} if found else set()
     taken = [name_conflict((kinds.CONFIG_MAP.name, names.bindings(who.name, number))) for number in sorted(foreign)]
     return (*problems, *taken)
+
+
+async def _keep_bindings(context: Context, body: JsonObject) -> tuple[ApplyProblem, ...]:
+    """Have the bindings of a store with a spec that breaks a rule hold its agents' rows, if there ever were any."""
+    store, is_access_known = memory_store.granting(body)
+    children = context.cache.children(ReconcileKey(store.id.kind, store.key))
+    there = {(kinds.CONFIG_MAP.name, child.key.name) for child in _parts(children, store.id.name).values()}
+    if not there and not store.status.get("version"):
+        return ()
+    placement = _placement(children, store.id)
+    rows = _rows(context, store, held=() if is_access_known else placement)
+    parts = bindings.layout(rows, placement)
+    objects = bindings.config_maps(store, parts)
+    digests = desired_digests(objects)
+    if body["metadata"].get("deletionTimestamp"):
+        digests = {key: digest for key, digest in digests.items() if key in there}
+    problems = await sync_children(context, store.id, digests, children.keys() - there, lambda: objects)
+    context.ledger.record(store.key, rows)
+    return (*problems, *await _sync_bindings(context, store.id, parts))
 
 
 def _wanted(context: Context, inputs: StoreInputs) -> tuple[Wanted, tuple[Manifest, ...] | None]:
@@ -312,9 +320,9 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         store = typed(context, body)
     except InvalidSpec as error:
         await write_status(context, who, previous, refused_status(who, previous, error.problems, now))
-        await _revoke(context, who)
+        refused = await _keep_bindings(context, body)
         _wake_next(context)
-        return None
+        return context.settings.refused_seconds if refused else None
     own_key = ReconcileKey(who.kind, key)
     children = context.cache.children(own_key)
     models, states = _models(context, store)

@@ -17,7 +17,6 @@ from memory_operator.crd.base import Identity, JsonObject, ObjectKey
 from memory_operator.crd.conditions import ConditionType, Reason
 from memory_operator.crd.quantity import is_larger
 from memory_operator.desired.metadata import Manifest
-from memory_operator.desired.ownership import desired_digest
 from memory_operator.desired.plan import ChildKey, plan
 from memory_operator.errors import MemoryOperatorError, Refused
 from memory_operator.reconcile.accounts import claimed_elsewhere
@@ -143,20 +142,6 @@ async def _clear_away(context: Context, child: Child) -> None:
     logger.warning("immutable object deleted", extra={"kind": kind.name, "child": child.key.name})
 
 
-async def _make_again(context: Context, child: Child, keys: Collection[str]) -> None:
-    """Make an immutable ConfigMap again as it is, with no others than these of its keys."""
-    kind = kinds.CONFIG_MAP
-    live = await context.cluster.get(kind, child.key.namespace, child.key.name)
-    if live is None or live["metadata"]["uid"] != child.uid:
-        return
-    kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
-    meta = {name: live["metadata"][name] for name in kept if name in live["metadata"]}
-    data = {key: text for key, text in (live.get("data") or {}).items() if key in keys}
-    manifest: Manifest = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": meta, "data": data}
-    await _clear_away(context, child)
-    await apply(context, manifest, desired_digest(manifest))
-
-
 async def drop_keys(
     context: Context, owner: Identity, wanted: Mapping[str, Collection[str]]
 ) -> tuple[ApplyProblem, ...]:
@@ -176,9 +161,6 @@ async def drop_keys(
             continue
         meta = {"name": name, "namespace": owner.namespace, "resourceVersion": str(child.version)}
         try:
-            if child.is_immutable:
-                await _make_again(context, child, keys)
-                continue
             live = await context.cluster.patch(kind, {"metadata": meta, "data": foreign, "binaryData": foreign})
         except Refused as error:
             note_refused(context, ReconcileKey(owner.kind, owner.key), (kind.name, name), error)

@@ -15,16 +15,12 @@ from memory_operator.cluster.client import Listing
 from memory_operator.crd.base import ObjectKey
 from memory_operator.errors import ClusterUnavailable, Conflict, Throttled
 from memory_operator.reconcile.controller import LISTS_AT_ONCE, resync
-from tests.unit.memory_operator.world import World
+from tests.unit.memory_operator.world import Killed, World
 
 TEMPLATE: dict[str, Any] = {
     "template": {"spec": {"containers": [{"name": "a", "image": "x", "ports": [{"containerPort": 8000}]}]}}
 }
 EXTERNAL: dict[str, Any] = {"storage": {"type": "external", "external": {"connectionSecretRef": {"name": "db"}}}}
-
-
-class Killed(BaseException):
-    """The process ends here: nothing may catch it."""
 
 
 async def _appears(world: World) -> None:

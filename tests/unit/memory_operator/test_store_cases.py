@@ -19,11 +19,12 @@ from memory_operator.desired.store import Desired, StoreInputs
 from memory_operator.errors import Forbidden, Invalid
 from memory_operator.reconcile import store as reconciling
 from memory_operator.status.snapshot import ProbeResult
+from memory_service.contract.bindings import bindings_revision
 from memory_service.contract.config import ServiceConfig
 from memory_service.contract.health import Part
 from memory_service.contract.health import Reason as HealthReason
 from tests.packaging.pages import blocks
-from tests.unit.memory_operator.world import World, report
+from tests.unit.memory_operator.world import Killed, World, report
 
 EXTERNAL = {"storage": {"type": "external", "external": {"connectionSecretRef": {"name": "db", "key": "uri"}}}}
 MODELS = {"models": {"summarization": {"modelAPI": "gpt", "model": "m"}}}
@@ -701,6 +702,68 @@ async def test_immutable_bindings_hold_no_permission_that_was_taken_back(world: 
     world.cluster.remove(kinds.AGENT_MEMORY, "a", "gone")
     await world.settle(5)
     assert _rows(world) == ["a.stays.json"]
+
+
+async def _invalid_with_foreign_agents(world: World, **spec: Any) -> None:
+    """A store that was right and is not any more, with agents of two namespaces of which one has gone."""
+    allowed = {"allowedNamespaces": {"names": ["b"]}}
+    await world.ready_store(access=allowed, defaultFailureMode="strict")
+    world.agent("gone")
+    world.agent("stays")
+    world.agent("foreign", namespace="b", memoryStoreNamespace="a")
+    world.agent("stranger", namespace="c", memoryStoreNamespace="a")
+    await world.settle()
+    world.store(**{"access": allowed, "defaultFailureMode": "strict", "replicas": 3, **spec})
+    await world.settle()
+    assert world.of_store(ObjectKey("a", "notes"), "Ready") == ("False", "InvalidSpec")
+    world.cluster.remove(kinds.AGENT_MEMORY, "a", "gone")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("at", range(2))
+async def test_bindings_outlive_a_process_that_ends_while_it_makes_them_again_though_the_spec_breaks_a_rule(
+    world: World, moment: str, at: int
+) -> None:
+    await _invalid_with_foreign_agents(world)
+    wanted = dict(world.get(kinds.CONFIG_MAP, ROWS)["data"])
+    del wanted["a.gone.json"]
+    _freeze(world, ROWS)
+    first = len(world.cluster.writes)
+
+    def kill(number: int) -> None:
+        if number == first + at:
+            raise Killed
+
+    setattr(world.cluster, f"{moment}_write", kill)
+    with pytest.raises(Killed):
+        await world.settle(5)
+    setattr(world.cluster, f"{moment}_write", lambda number: None)
+    await world.restart()
+    await world.settle(5)
+    assert world.get(kinds.CONFIG_MAP, ROWS)["data"] == wanted
+    assert world.context.ledger.revision(ObjectKey("a", "notes")) == bindings_revision(wanted)
+
+
+async def test_bindings_that_somebody_deletes_are_made_again_though_the_stores_spec_breaks_a_rule(world: World) -> None:
+    await _invalid_with_foreign_agents(world)
+    world.cluster.remove(kinds.CONFIG_MAP, "a", ROWS)
+    await world.restart()
+    await world.settle(5)
+    assert _rows(world) == ["a.stays.json", "b.foreign.json"]
+
+
+async def test_an_access_that_breaks_a_rule_takes_no_permission_and_gives_none(world: World) -> None:
+    await _invalid_with_foreign_agents(world, access={"allowedNamespaces": {"names": ["B!"]}}, defaultFailureMode="")
+    world.agent("late", namespace="b", memoryStoreNamespace="a")
+    await world.settle(5)
+    assert _rows(world) == ["a.stays.json", "b.foreign.json"]
+
+
+async def test_a_store_whose_spec_breaks_a_rule_from_the_start_is_not_begun(world: World) -> None:
+    world.store(replicas=3)
+    world.agent()
+    await world.settle(5)
+    assert [name for _, key in world.cluster.objects if (name := key.name).startswith("notes-")] == []
 
 
 async def test_what_an_admission_policy_makes_immutable_is_not_made_again_and_again(

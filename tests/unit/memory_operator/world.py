@@ -30,6 +30,10 @@ SETTINGS = OperatorSettings(token_review_role="memplane-token-review", pod_name=
 _ROUNDS = 500
 
 
+class Killed(BaseException):
+    """The process ends here: nothing may catch it."""
+
+
 class Clock:
     """Time that a test moves."""
 
