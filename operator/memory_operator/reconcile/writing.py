@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC
-from typing import Any
+from typing import Any, Final
 
 from memory_operator import names
 from memory_operator.cluster import kinds
@@ -18,13 +18,18 @@ from memory_operator.crd.conditions import ConditionType, Reason
 from memory_operator.crd.quantity import is_larger
 from memory_operator.desired.metadata import Manifest
 from memory_operator.desired.plan import ChildKey, plan
-from memory_operator.errors import MemoryOperatorError, Refused
+from memory_operator.errors import Invalid, MemoryOperatorError, Refused
 from memory_operator.reconcile.accounts import claimed_elsewhere
 from memory_operator.reconcile.context import Context
 from memory_operator.status.announcements import Announcement, announcements
 from memory_operator.status.snapshot import ApplyProblem
 
 logger = logging.getLogger(__name__)
+
+_FIXED: Final = {kinds.DEPLOYMENT.name: "spec.selector", kinds.ROLE_BINDING.name: "roleRef"}
+"""What of an object no apply can change. People delete it: a Deployment takes its pods along, and of RoleBindings the
+operator may delete none.
+"""
 
 
 def _is_ours(owner: Identity, live: Mapping[str, Any]) -> bool:
@@ -49,7 +54,11 @@ def _asks_for_more(manifest: Manifest, there: Child) -> bool:
 
 def _problem(key: ChildKey, error: Refused, *, is_expansion: bool = False) -> ApplyProblem:
     reason = Reason.VOLUME_EXPANSION_REFUSED if is_expansion else Reason.APPLY_FAILED
-    return ApplyProblem(key[0], key[1], reason, f"{key[0]} {key[1]!r}: {error}")
+    message = f"{key[0]} {key[1]!r}: {error}"
+    fixed = _FIXED.get(key[0])
+    if fixed is not None and isinstance(error, Invalid) and f"{fixed}:" in str(error):
+        message += f". Somebody has made it with another {fixed}: delete it, and it is made again."
+    return ApplyProblem(key[0], key[1], reason, message)
 
 
 def note_refused(context: Context, owner: ReconcileKey, key: ChildKey, error: Refused) -> None:

@@ -132,6 +132,31 @@ def test_deleted_children_come_back_within_five_seconds(
         assert time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize(("kind", "field"), [("rolebinding", "roleRef"), ("deployment", "spec.selector")])
+def test_an_object_that_somebody_has_made_and_no_apply_can_change_is_named_until_it_is_deleted(
+    server: LocalCluster, namespace: str, operator: OperatorProcess, kind: str, field: str
+) -> None:
+    kubectl, name = server.kubectl.in_namespace(namespace), f"byhand-{kind}"
+    labels = {"app.kubernetes.io/managed-by": "memplane", "memplane.dev/store": name}
+    meta = {"name": f"{name}-memory", "labels": labels}
+    api = "rbac.authorization.k8s.io"
+    if kind == "rolebinding":
+        content: dict[str, Any] = {"roleRef": {"apiGroup": api, "kind": "Role", "name": "other"}}
+        kubectl.apply({"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": meta, **content})
+    else:
+        pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "memory", "image": "x"}]}}
+        content = {"selector": {"matchLabels": {"a": "b"}}, "replicas": 0, "template": pod}
+        kubectl.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": content})
+    kubectl.apply(store(name))
+    wait_for(server, namespace, ("memorystore", name), ("Stalled", "True ApplyFailed"))
+    conditions = kubectl.get("memorystore", name)["status"]["conditions"]
+    (said,) = [item["message"] for item in conditions if item["type"] == "Stalled"]
+    assert f"Somebody has made it with another {field}: delete it, and it is made again." in said
+    kubectl("delete", kind, meta["name"])
+    wait_for(server, namespace, ("memorystore", name), ("Ready", "True Available"))
+    assert condition(server, namespace, "memorystore", name, "Stalled") is None
+
+
 def test_an_account_that_nobody_has_made_is_named_and_the_earlier_one_goes_with_its_last_pod(
     server: LocalCluster, namespace: str, operator: OperatorProcess
 ) -> None:
