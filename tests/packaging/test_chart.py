@@ -33,6 +33,8 @@ CLUSTER_KINDS = {
     "MutatingAdmissionPolicy",
     "MutatingAdmissionPolicyBinding",
     "Namespace",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 }
 EVERYTHING = (
     "metrics.rules.enabled=true",
@@ -298,6 +300,16 @@ def test_pods_are_given_their_binding_by_the_api_server_only_where_asked_for(tem
     assert (watched["operator"], watched["values"]) == ("In", ["a", "b"])
 
 
+def test_the_deletion_of_stores_is_guarded_in_the_namespaces_that_are_served(template: Template) -> None:
+    assert of_kind(template("deletionGuard.enabled=false"), "ValidatingAdmissionPolicy") == []
+    everywhere = only(template(), "ValidatingAdmissionPolicy")["spec"]
+    some = only(template("watchNamespaces={a,b}"), "ValidatingAdmissionPolicy")["spec"]
+    assert everywhere["failurePolicy"] == "Ignore", "a fault of the guard holds no deletion up"
+    assert "namespaceSelector" not in everywhere["matchConstraints"]
+    (watched,) = some["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    assert (watched["operator"], watched["values"]) == ("In", ["a", "b"])
+
+
 def test_the_manifests_name_nothing_of_helm(repository: Path) -> None:
     for path in (repository / "manifests").glob("*.yaml"):
         assert not re.search("helm", path.read_text().partition("\n")[2], re.IGNORECASE), path.name
@@ -392,7 +404,13 @@ def test_the_permissions_with_which_the_operator_is_tested_are_the_charts(templa
 
 
 def test_an_operator_of_some_namespaces_has_a_role_in_each_and_no_cluster_role(template: Template) -> None:
-    objects = template("watchNamespaces={a,b}", "rbac.tokenReview=false", "rbac.aggregate=false", "crds.enabled=false")
+    objects = template(
+        "watchNamespaces={a,b}",
+        "rbac.tokenReview=false",
+        "rbac.aggregate=false",
+        "crds.enabled=false",
+        "deletionGuard.enabled=false",
+    )
     assert [item["kind"] for item in objects if item["kind"] in CLUSTER_KINDS] == []
     roles = {
         item["metadata"]["namespace"]
