@@ -15,24 +15,27 @@ LONGEST_ASKED_DELAY = timedelta(hours=1)
 
 def retry_at(
     *,
-    attempts: int,
-    max_attempts: int,
+    failures: int,
+    max_failures: int | None,
     now: datetime,
     seed: str,
     retry_after: timedelta | None = None,
 ) -> datetime | None:
-    """Return when to try again after `attempts` attempts that failed, or None: give it up, a person must look.
+    """Return when to try again after `failures` tries that failed, or None: give it up, a person must look.
+
+    Counted are tries that failed of one cause, so that an outage's do not lengthen what follows another. Without
+    `max_failures` it is never given up.
 
     Delays double from `FIRST_DELAY` to `LONGEST_DELAY`. Each is between a half and the whole of it: the seed (the
     job's id) decides, so that jobs that failed together do not come back together, and a repeat gives the same time.
     An endpoint's own `retry_after` is waited for, up to `LONGEST_ASKED_DELAY`, and up to `FIRST_DELAY` beyond it, so
     that its jobs do not come back together either.
     """
-    if attempts >= max_attempts:
+    if max_failures is not None and failures >= max_failures:
         return None
-    doublings = min(max(attempts, 1) - 1, 32)
+    doublings = min(max(failures, 1) - 1, 32)
     delay = min(FIRST_DELAY * float(2**doublings), LONGEST_DELAY)
-    digest = hashlib.sha256(f"{seed}\x00{attempts}".encode()).digest()
+    digest = hashlib.sha256(f"{seed}\x00{failures}".encode()).digest()
     share = int.from_bytes(digest[:8], "big") / 2**64
     delay = delay / 2 + delay / 2 * share
     if retry_after is not None and retry_after > delay:

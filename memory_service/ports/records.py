@@ -219,12 +219,18 @@ class JobDraft:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job. While it runs, `lease_token` proves whose it is; a worker may only finish what it still holds."""
+    """A job. While it runs, `lease_token` proves whose it is; a worker may only finish what it still holds.
+
+    `attempts` counts every try that ended without its work. Of these, `failures` are the job's own and `crashes` are
+    leases that expired; the rest were outages.
+    """
 
     id: str
     kind: JobKind
     state: JobState
     attempts: int
+    failures: int
+    crashes: int
     run_at: datetime
     created_at: datetime
     finished_at: datetime | None

@@ -270,7 +270,7 @@ class Jobs(Protocol):
     ) -> JobRow | None:
         """Take the job that is due longest and whose lane is free; expired leases come back first, an attempt each.
 
-        A job whose lease expired `max_crashes` times in a row is dead.
+        A job whose lease expired `max_crashes` times is dead, whatever else it was tried for in between.
         """
 
     def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
@@ -279,10 +279,10 @@ class Jobs(Protocol):
     def finish(self, job: JobRow, now: datetime) -> bool:
         """Mark as done, its dead twins too; False, and the caller must roll back, when the lease is no longer ours."""
 
-    def fail(self, job: JobRow, *, error: str, retry_at: datetime | None, now: datetime) -> bool:
+    def fail(self, job: JobRow, *, error: str, is_own: bool, retry_at: datetime | None, now: datetime) -> bool:
         """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more.
 
-        Of one kind and dedupe key the newest job alone is dead.
+        `is_own`: the failure is the job's, not an outage's. Of one kind and dedupe key the newest job alone is dead.
         """
 
     def release(self, job: JobRow, now: datetime) -> bool:
@@ -306,7 +306,7 @@ class Jobs(Protocol):
         """Return whether a worker holds a job of this kind for a session."""
 
     def retry(self, job_id: str, now: datetime) -> bool:
-        """Put a dead job back with its attempts cleared; False when it is not dead."""
+        """Put a dead job back with its counts cleared; False when it is not dead."""
 
     def replay(self, state: JobState, now: datetime) -> int:
         """Put every job of a state back; return how many."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
@@ -145,7 +144,7 @@ class Worker:
 
         def claim(tx: Transaction) -> JobRow | None:
             return tx.jobs.claim(
-                kinds=kinds, lease=lease, worker=self._name, max_crashes=self._max_attempts(), now=tx.now()
+                kinds=kinds, lease=lease, worker=self._name, max_crashes=self._max_failures(), now=tx.now()
             )
 
         job = await self._services.storage.transact(claim)
@@ -183,7 +182,7 @@ class Worker:
             meter.count("jobs", kind=kind, outcome="lost")
             await self._settle(lambda tx: tx.jobs.release(job, tx.now()))
         except Unavailable as error:
-            await self._failed(job, error.reason, error.detail, patient=True, wait=timedelta(seconds=error.retry_after))
+            await self._failed(job, error.reason, error.detail, is_own=False, wait=timedelta(seconds=error.retry_after))
         except UnparseableAnswer as error:
             await self._failed(job, "UnparseableAnswer", str(error))
         except MemoryServiceError as error:
@@ -196,21 +195,23 @@ class Worker:
         meter.observe("job_seconds", asyncio.get_running_loop().time() - started, kind=kind)
 
     async def _failed(
-        self, job: JobRow, reason: str, detail: str, *, patient: bool = False, wait: timedelta | None = None
+        self, job: JobRow, reason: str, detail: str, *, is_own: bool = True, wait: timedelta | None = None
     ) -> None:
-        """Put a job back with a backoff, and for `wait` at least.
+        """Put a job back with a backoff, for `wait` at least; after as many failures of its own as allowed it is dead.
 
-        `patient`: an outage is not the job's fault, so it never makes it dead.
+        An outage is not the job's own failure: it never makes it dead, and what it waited for one does not lengthen
+        the wait after its own next failure.
         """
-        attempts = sys.maxsize if patient else self._max_attempts()
+        failures = 1 + (job.failures if is_own else job.attempts)
+        max_failures = self._max_failures() if is_own else None
 
         def fail(tx: Transaction) -> bool:
             now = tx.now()
             retry_at = retries.retry_at(
-                attempts=job.attempts + 1, max_attempts=attempts, now=now, seed=job.id, retry_after=wait
+                failures=failures, max_failures=max_failures, now=now, seed=job.id, retry_after=wait
             )
             dead.append(retry_at is None)
-            return tx.jobs.fail(job, error=f"{reason}: {detail}", retry_at=retry_at, now=now)
+            return tx.jobs.fail(job, error=f"{reason}: {detail}", is_own=is_own, retry_at=retry_at, now=now)
 
         dead: list[bool] = []
         await self._settle(fail)
@@ -241,7 +242,7 @@ class Worker:
             await self._shielded("sweep", sweep(self._services, upkeep=number % SWEEPS_PER_UPKEEP == 0))
             await self._goes_on_after(self._services.config.worker.sweep_seconds)
 
-    def _max_attempts(self) -> int:
+    def _max_failures(self) -> int:
         return 1 + self._services.config.extraction.max_retries
 
     def _lease(self) -> timedelta:

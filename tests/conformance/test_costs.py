@@ -157,7 +157,7 @@ def jobs(tx: Transaction) -> None:
     job = tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", max_crashes=6, now=tx.now())
     assert job is not None
     tx.jobs.renew(job, lease=timedelta(seconds=9), now=tx.now())
-    tx.jobs.fail(job, error="x", retry_at=tx.now(), now=tx.now())
+    tx.jobs.fail(job, error="x", is_own=True, retry_at=tx.now(), now=tx.now())
     tx.jobs.is_running(JobKind.FOLD, 1, tx.now())
     tx.jobs.list(homes=None, state=JobState.DEAD, session=None, limit=5, before=(tx.now(), "x"))
     tx.jobs.list(homes=None, state=None, session=None, limit=5, before=None)

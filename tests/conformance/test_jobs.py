@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -39,6 +39,22 @@ async def claimed(store: Store) -> JobRow:
     job = await claim(store)
     assert job is not None
     return job
+
+
+async def fail(
+    store: Store, job: JobRow, *, error: str = "x", is_own: bool = True, retry_at: datetime | None = None
+) -> bool:
+    return await store.storage.transact(
+        lambda tx: tx.jobs.fail(job, error=error, is_own=is_own, retry_at=retry_at, now=tx.now())
+    )
+
+
+async def crash(store: Store) -> None:
+    """Let the lease of a claimed job expire, and wait out what it is put off for."""
+    await claimed(store)
+    store.clock.advance(LEASE + timedelta(seconds=1))
+    assert await claim(store, [JobKind.PURGE]) is None
+    store.clock.advance(timedelta(minutes=1))
 
 
 async def get(store: Store, job_id: str) -> JobRow:
@@ -87,7 +103,7 @@ async def test_an_earlier_draft_moves_a_waiting_job_forward_but_never_past_its_b
     await enqueue(store, draft(store))
     job = await claimed(store)
     assert job.id == job_id
-    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="ModelUnavailable", retry_at=later, now=tx.now()))
+    await fail(store, job, error="ModelUnavailable", retry_at=later)
     await enqueue(store, draft(store))
     assert await claim(store) is None
 
@@ -174,7 +190,7 @@ async def test_an_expired_lease_lets_another_worker_claim_and_counts_an_attempt(
     assert not await store.storage.transact(lambda tx: tx.jobs.renew(lost, lease=LEASE, now=tx.now()))
     assert not await store.storage.transact(lambda tx: tx.jobs.finish(lost, tx.now()))
     assert not await store.storage.transact(lambda tx: tx.jobs.release(lost, tx.now()))
-    assert not await store.storage.transact(lambda tx: tx.jobs.fail(lost, error="x", retry_at=None, now=tx.now()))
+    assert not await fail(store, lost)
     assert await store.storage.transact(lambda tx: tx.jobs.finish(again, tx.now()))
 
 
@@ -198,7 +214,7 @@ async def test_a_job_that_kills_its_worker_each_time_waits_longer_each_time_and_
     job = await get(store, job_id)
     assert (job.state, job.attempts) == (JobState.DEAD, 6)
     assert job.error is not None
-    assert job.error.startswith("lease expired, 6 in a row")
+    assert job.error.startswith("lease expired, time 6")
     assert await store.storage.transact(lambda tx: tx.jobs.retry(job_id, tx.now()))
     assert (await claimed(store)).id == job_id
 
@@ -207,11 +223,50 @@ async def test_a_crash_after_an_outage_is_the_first_one(store: Store) -> None:
     (job_id,) = await enqueue(store, draft(store))
     for _ in range(9):
         job = await claimed(store)
-        now = store.clock.now()
-        await store.storage.transact(lambda tx, job=job, now=now: tx.jobs.fail(job, error="x", retry_at=now, now=now))
+        await fail(store, job, is_own=False, retry_at=store.clock.now())
     await claimed(store)
     store.clock.advance(LEASE + timedelta(seconds=1))
     assert (await claimed(store)).id == job_id
+
+
+async def test_an_outage_between_crashes_does_not_make_the_next_one_the_first(store: Store) -> None:
+    (job_id,) = await enqueue(store, draft(store))
+    for _ in range(5):
+        await crash(store)
+        await fail(store, await claimed(store), is_own=False, retry_at=store.clock.now())
+    assert (await get(store, job_id)).state is JobState.QUEUED
+    await crash(store)
+    job = await get(store, job_id)
+    assert (job.state, job.attempts, job.crashes, job.failures) == (JobState.DEAD, 11, 6, 0)
+
+
+async def test_what_a_job_fails_of_itself_is_counted_apart_from_outages_and_crashes(store: Store) -> None:
+    (job_id,) = await enqueue(store, draft(store))
+    counts = []
+    for is_own in (False, True, False, True):
+        await fail(store, await claimed(store), is_own=is_own, retry_at=store.clock.now())
+        job = await get(store, job_id)
+        counts.append((job.attempts, job.failures, job.crashes))
+    assert counts == [(1, 0, 0), (2, 1, 0), (3, 1, 0), (4, 2, 0)]
+    await crash(store)
+    job = await claimed(store)
+    assert (job.attempts, job.failures, job.crashes) == (5, 2, 1)
+    await fail(store, job)
+    job = await get(store, job_id)
+    assert (job.state, job.attempts, job.failures, job.crashes) == (JobState.DEAD, 6, 3, 1)
+
+
+@pytest.mark.parametrize("way", ["retry", "replay", "replay queued"])
+async def test_a_job_that_a_person_puts_back_begins_with_nothing_counted(store: Store, way: str) -> None:
+    (job_id,) = await enqueue(store, draft(store))
+    await crash(store)
+    await fail(store, await claimed(store), retry_at=store.clock.now() if way == "replay queued" else None)
+    state = JobState.QUEUED if way == "replay queued" else JobState.DEAD
+    await store.storage.transact(
+        lambda tx: tx.jobs.retry(job_id, tx.now()) if way == "retry" else tx.jobs.replay(state, tx.now())
+    )
+    job = await claimed(store)
+    assert (job.id, job.attempts, job.failures, job.crashes) == (job_id, 0, 0, 0)
 
 
 async def test_a_renewed_lease_is_kept(store: Store) -> None:
@@ -228,17 +283,13 @@ async def test_a_failed_job_waits_for_its_retry_and_dies_without_one(store: Stor
     await enqueue(store, draft(store))
     job = await claimed(store)
     retry_at = store.clock.now() + timedelta(minutes=1)
-    assert await store.storage.transact(
-        lambda tx: tx.jobs.fail(job, error="ModelUnavailable", retry_at=retry_at, now=tx.now())
-    )
+    assert await fail(store, job, error="ModelUnavailable", retry_at=retry_at)
     assert (await get(store, job.id)).error == "ModelUnavailable"
     assert await claim(store) is None
     store.clock.advance(timedelta(minutes=2))
     again = await claimed(store)
     assert again.attempts == 1
-    assert await store.storage.transact(
-        lambda tx: tx.jobs.fail(again, error="UnparseableAnswer", retry_at=None, now=tx.now())
-    )
+    assert await fail(store, again, error="UnparseableAnswer")
     dead = await get(store, job.id)
     assert (dead.state, dead.attempts, dead.error) == (JobState.DEAD, 2, "UnparseableAnswer")
     assert await claim(store) is None
@@ -253,20 +304,22 @@ async def test_a_job_that_is_handed_back_has_no_attempt_more(store: Store) -> No
 
 
 @pytest.mark.parametrize("way", ["lease", "fail", "release"])
-async def test_a_job_that_goes_back_beside_a_queued_twin_leaves_its_attempts_to_it(store: Store, way: str) -> None:
+async def test_a_job_that_goes_back_beside_a_queued_twin_leaves_its_counts_to_it(store: Store, way: str) -> None:
     await enqueue(store, draft(store))
     job = await claimed(store)
     (twin_id,) = await enqueue(store, draft(store))
     assert twin_id != job.id
     ways = {
         "lease": lambda tx: store.clock.advance(LEASE * 2),
-        "fail": lambda tx: tx.jobs.fail(job, error="x", retry_at=store.clock.now(), now=tx.now()),
+        "fail": lambda tx: tx.jobs.fail(job, error="x", is_own=True, retry_at=store.clock.now(), now=tx.now()),
         "release": lambda tx: tx.jobs.release(job, tx.now()),
     }
     await store.storage.transact(ways[way])
     store.clock.advance(timedelta(seconds=1))
     following = await claimed(store)
-    assert (following.id, following.attempts) == (twin_id, 0 if way == "release" else 1)
+    assert (following.id, following.attempts, following.failures, following.crashes) == (
+        twin_id, way != "release", way == "fail", way == "lease",
+    )  # fmt: skip
     assert (await get(store, job.id)).state is JobState.DONE
     assert await claim(store) is None
 
@@ -275,7 +328,7 @@ async def test_a_job_that_goes_back_beside_a_queued_twin_tells_it_where_it_was(s
     await enqueue(store, draft(store, payload={"place": 7}))
     job = await claimed(store)
     (twin,) = await enqueue(store, draft(store))
-    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=tx.now(), now=tx.now()))
+    await fail(store, job, retry_at=store.clock.now())
     assert (await get(store, twin)).payload == {"place": 7}
 
 
@@ -283,7 +336,7 @@ async def test_a_dead_job_can_be_put_back(store: Store) -> None:
     await enqueue(store, draft(store))
     job = await claimed(store)
     assert not await store.storage.transact(lambda tx: tx.jobs.retry(job.id, tx.now()))
-    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+    await fail(store, job)
     assert await store.storage.transact(lambda tx: tx.jobs.retry(job.id, tx.now()))
     again = await claimed(store)
     assert (again.id, again.attempts) == (job.id, 0)
@@ -294,7 +347,7 @@ async def test_all_dead_jobs_are_replayed_and_one_key_is_queued_once(store: Stor
     for key in ("a", "a", "b", "c"):
         await enqueue(store, draft(store, key))
         job = await claimed(store)
-        await store.storage.transact(lambda tx, job=job: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+        await fail(store, job)
     await enqueue(store, draft(store, "c"))
     assert await store.storage.transact(lambda tx: tx.jobs.replay(JobState.DEAD, tx.now())) == 3
     counts, _ = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
@@ -306,10 +359,10 @@ async def test_of_one_key_the_newest_job_alone_is_dead_and_one_that_succeeds_sta
     for _ in range(2):
         ids += await enqueue(store, draft(store))
         job = await claimed(store)
-        await store.storage.transact(lambda tx, job=job: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+        await fail(store, job)
     await enqueue(store, draft(store, kind=JobKind.EXTRACT))
     job = await claimed(store)
-    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=None, now=tx.now()))
+    await fail(store, job)
     assert [(await get(store, job_id)).state for job_id in ids] == [JobState.DONE, JobState.DEAD]
     await enqueue(store, draft(store))
     again = await claimed(store)
@@ -333,14 +386,14 @@ async def test_a_job_that_fails_is_late_since_it_was_made_though_its_next_try_is
     for minutes in (1, 10, 60):
         job = await claimed(store)
         later = store.clock.now() + timedelta(minutes=minutes)
-        await store.storage.transact(lambda tx, job=job, at=later: tx.jobs.fail(job, error="x", retry_at=at, now=at))
+        await fail(store, job, retry_at=later)
         store.clock.advance(timedelta(minutes=minutes))
     _, age = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
     assert age >= 71 * 60
     job = await claimed(store)
     await enqueue(store, draft(store, run_at=store.clock.now()))
     later = store.clock.now() + timedelta(minutes=5)
-    await store.storage.transact(lambda tx: tx.jobs.fail(job, error="x", retry_at=later, now=tx.now()))
+    await fail(store, job, retry_at=later)
     _, age = await store.storage.read(lambda tx: tx.jobs.counts(tx.now()))
     assert age >= 71 * 60, "its twin stands for it"
 

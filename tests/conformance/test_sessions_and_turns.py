@@ -248,7 +248,7 @@ async def test_a_session_whose_job_is_dead_does_not_wait_for_another(store: Stor
         tx.jobs.enqueue(JobDraft(kind, f"{kind}:{session.id}", tx.now(), session_id=session.id), tx.now())
         job = tx.jobs.claim(kinds=[kind], lease=timedelta(seconds=30), worker="w", max_crashes=6, now=tx.now())
         assert job is not None
-        tx.jobs.fail(job, error="x", retry_at=None, now=tx.now())
+        tx.jobs.fail(job, error="x", is_own=True, retry_at=None, now=tx.now())
 
     for kind in (JobKind.EXTRACT, JobKind.INDEX_TURNS):
         await store.storage.transact(lambda tx, kind=kind: die(tx, kind))

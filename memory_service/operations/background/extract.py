@@ -55,7 +55,7 @@ class _Found:
 async def extract(held: HeldJob) -> None:
     """Propose facts from the turns that wait, merge them under their owner's lock and move on, in one transaction.
 
-    A turn that the model refuses is left out; at the last attempt, so is one that it gives no usable answer to.
+    A turn that the model refuses is left out; before the job would be dead, so is one without a usable answer.
 
     Raises:
         ModelUnavailable: nothing was stored; the turns wait.
@@ -81,7 +81,7 @@ async def extract(held: HeldJob) -> None:
         refs = {f"k{number}": fact.id for number, fact in enumerate(known, start=1)}
         shown_ids = {" ".join(fact.text.split()): fact.id for fact in known}  # as candidates are written
         shown = [KnownFact(ref, fact.text) for ref, fact in zip(refs, known, strict=True)]
-        proposing = _Proposing(services, engine, attempts=held.job.attempts)
+        proposing = _Proposing(services, engine, failures=held.job.failures)
         candidates = await proposing.candidates(said, said_turns(found.context), shown)
     held.reach(Step.MODEL_ANSWERED)
     vectors = await vectors_or_none(services, [candidate.text for candidate in candidates], purpose="facts")
@@ -163,14 +163,15 @@ def _end_of_portion(text: str, begin: int, most_chars: int) -> int:
 class _Proposing:
     """Asks an engine about turns, and finds by halves which of them it cannot be asked about.
 
-    A useless answer may be chance: the first attempt ends with it, the next ones ask about the turns alone, and the
-    last one leaves out what got no usable answer like what was refused, if the engine answers others.
+    A useless answer may be chance: the job fails for the first one, then the turns are asked about alone, and before it
+    would fail for good, what got no usable answer is left out like what was refused, if the engine answers others.
+    An outage in between is none of these failures.
     """
 
-    def __init__(self, services: Services, engine: Engine, *, attempts: int) -> None:
+    def __init__(self, services: Services, engine: Engine, *, failures: int) -> None:
         self._services = services
         self._engine = engine
-        self._attempts = attempts
+        self._failures = failures
         self._answers_others: bool | None = None
 
     async def candidates(
@@ -180,7 +181,7 @@ class _Proposing:
         halves of them, until what it does not take is left out by itself.
 
         Raises:
-            UnparseableAnswer: the answer could not be used, and this is not the last attempt or no answer can.
+            UnparseableAnswer: the answer could not be used, and the job may fail once more or no answer can be used.
         """
         try:
             return await self._engine.extract(said, context=context, known=known)
@@ -188,8 +189,8 @@ class _Proposing:
             left_out = "texts_refused"
         except UnparseableAnswer:
             is_alone = not (context or known)
-            is_last = self._attempts >= self._services.config.extraction.max_retries
-            asks_on = (is_last or self._attempts > 0) and (not is_alone or (is_last and await self._is_answering()))
+            is_last = self._failures >= self._services.config.extraction.max_retries
+            asks_on = (is_last or self._failures > 0) and (not is_alone or (is_last and await self._is_answering()))
             if not asks_on:
                 raise
             left_out = "texts_unanswered"

@@ -165,6 +165,8 @@ CREATE TABLE {schema}.jobs (
     dedupe_key TEXT NOT NULL,
     lane TEXT,
     attempts BIGINT NOT NULL,
+    failures BIGINT NOT NULL,
+    crashes BIGINT NOT NULL,
     run_at BIGINT NOT NULL,
     created_at BIGINT NOT NULL,
     finished_at BIGINT,

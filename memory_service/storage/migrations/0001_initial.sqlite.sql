@@ -160,6 +160,8 @@ CREATE TABLE jobs (
     dedupe_key TEXT NOT NULL,
     lane TEXT,
     attempts INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    crashes INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     created_at INTEGER NOT NULL,
     finished_at INTEGER,

@@ -1,16 +1,16 @@
 """The durable queue. Due times and leases compare with the database's clock, so replicas need not agree on theirs.
 
 Two partial unique indexes carry the rules: one queued job per kind and dedupe key, one running job per lane.
-A job that must go back while a twin is queued already ends as done and leaves its attempts and its age to the twin.
+A job that must go back while a twin is queued already ends as done and leaves its counts and its age to the twin.
 One that succeeds does what its dead twins were to do, so they are done with it.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,14 +23,24 @@ from memory_service.storage.statements import LOCK, Link, Row
 
 _COLUMNS = (
     "j.id, j.kind, j.state, j.attempts, j.run_at, j.created_at, j.finished_at, j.lane, j.session_id, j.owner_id,"
-    " j.generation, j.payload, j.error, j.request_id, j.lease_token, j.dedupe_key"
+    " j.generation, j.payload, j.error, j.request_id, j.lease_token, j.dedupe_key, j.failures, j.crashes"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM @jobs AS j"
 _HELD = "id = :id AND state = 'running' AND lease_token = :token"
 _FREE = "lease_token = NULL, lease_until = NULL, worker = NULL"
-_CRASHED = re.compile(r"lease expired, (\d+) in a row: ")
+_UNTRIED = "attempts = 0, failures = 0, crashes = 0"
+_COUNTED = "attempts = :attempts, failures = :failures, crashes = :crashes"
 _CLAIM_TRIES = 3
 _TAKE_BACK_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """How often a job was tried without its work, and which of these tries were its own fault or crashed."""
+
+    attempts: int = 0
+    failures: int = 0
+    crashes: int = 0
 
 
 class JobQueue:
@@ -46,9 +56,9 @@ class JobQueue:
         brings it: where to read on, or that it was asked for.
         """
         found = self._link.row(
-            "INSERT INTO @jobs AS j (id, kind, state, dedupe_key, lane, attempts, run_at, created_at,"
-            " session_id, owner_id, generation, request_id, payload)"
-            " VALUES (:id, :kind, 'queued', :dedupe_key, :lane, 0, :run_at, :now,"
+            "INSERT INTO @jobs AS j (id, kind, state, dedupe_key, lane, attempts, failures, crashes, run_at,"
+            " created_at, session_id, owner_id, generation, request_id, payload)"
+            " VALUES (:id, :kind, 'queued', :dedupe_key, :lane, 0, 0, 0, :run_at, :now,"
             " :session_id, :owner_id, :generation, :request_id, :payload)"
             " ON CONFLICT (kind, dedupe_key) WHERE state = 'queued' DO UPDATE SET run_at ="
             " CASE WHEN j.attempts = 0 AND excluded.run_at < j.run_at THEN excluded.run_at ELSE j.run_at END,"
@@ -103,18 +113,20 @@ class JobQueue:
             self._cover_dead_twins(job.id, now)
         return changed == 1
 
-    def fail(self, job: JobRow, *, error: str, retry_at: datetime | None, now: datetime) -> bool:
+    def fail(self, job: JobRow, *, error: str, is_own: bool, retry_at: datetime | None, now: datetime) -> bool:
         """Put back with a failed attempt, or mark as dead when `retry_at` is None; False when not ours any more.
 
-        Of one kind and dedupe key the newest job alone is dead.
+        `is_own`: the failure is the job's, not an outage's. Of one kind and dedupe key the newest job alone is dead.
         """
         found = self._link.row(f"{_SELECT} WHERE {_HELD.replace('id =', 'j.id =', 1)} {LOCK}", _held(job))
         if found is None:
             return False
+        before = _counts(found)
+        counts = replace(before, attempts=before.attempts + 1, failures=before.failures + is_own)
         if retry_at is None:
-            self._give_up(found, error, now)
+            self._give_up(found, counts, error, now)
         else:
-            self._put_back(found, attempts=found[3] + 1, run_at=micros(retry_at), error=error, now=now)
+            self._put_back(found, counts, run_at=micros(retry_at), error=error, now=now)
         return True
 
     def release(self, job: JobRow, now: datetime) -> bool:
@@ -122,7 +134,7 @@ class JobQueue:
         found = self._link.row(f"{_SELECT} WHERE {_HELD.replace('id =', 'j.id =', 1)} {LOCK}", _held(job))
         if found is None:
             return False
-        self._put_back(found, attempts=found[3], run_at=found[4], error=found[12], now=now)
+        self._put_back(found, _counts(found), run_at=found[4], error=found[12], now=now)
         return True
 
     def get(self, job_id: str) -> JobRow | None:
@@ -171,20 +183,20 @@ class JobQueue:
         return found is not None
 
     def retry(self, job_id: str, now: datetime) -> bool:
-        """Put a dead job back with its attempts cleared; False when it is not dead."""
+        """Put a dead job back with its counts cleared; False when it is not dead."""
         found = self._link.row(f"{_SELECT} WHERE j.id = :id AND j.state = 'dead' {LOCK}", {"id": job_id})
         if found is None:
             return False
-        self._put_back(found, attempts=0, run_at=micros(now), error=None, now=now)
+        self._put_back(found, _Counts(), run_at=micros(now), error=None, now=now)
         return True
 
     def replay(self, state: JobState, now: datetime) -> int:
         """Put every job of a state back; return how many. Of several with one key, one goes back for all."""
         parameters = {"state": state.value, "now": micros(now)}
         if state is JobState.QUEUED:
-            return self._link.run("UPDATE @jobs SET run_at = :now, attempts = 0 WHERE state = :state", parameters)
+            return self._link.run(f"UPDATE @jobs SET run_at = :now, {_UNTRIED} WHERE state = :state", parameters)
         replayed = self._link.run(
-            f"UPDATE @jobs SET state = 'queued', attempts = 0, run_at = :now, error = NULL, finished_at = NULL, {_FREE}"
+            f"UPDATE @jobs SET state = 'queued', {_UNTRIED}, run_at = :now, error = NULL, finished_at = NULL, {_FREE}"
             " WHERE id IN (SELECT MIN(j.id) FROM @jobs AS j WHERE j.state = :state AND NOT EXISTS"
             " (SELECT 1 FROM @jobs AS q WHERE q.state = 'queued' AND q.kind = j.kind AND q.dedupe_key = j.dedupe_key)"
             " GROUP BY j.kind, j.dedupe_key)",
@@ -247,7 +259,7 @@ class JobQueue:
     def _take_back(self, max_crashes: int, now: datetime) -> None:
         """Put back what nobody holds any more: at once the first time, later after a backoff, in the end as dead.
 
-        Only expiries in a row are counted: what else a job was tried for, an outage say, is not its fault.
+        Expiries alone are counted: what else a job was tried for, an outage say, makes none the last one or the first.
         """
         expired = self._link.rows(
             f"{_SELECT} WHERE j.state = 'running' AND j.lease_until < {{now}}"
@@ -255,27 +267,25 @@ class JobQueue:
             {"limit": _TAKE_BACK_AT_ONCE},
         )
         for found in expired:
-            before = _CRASHED.match(found[12] or "")
-            crashes = 1 + (int(before[1]) if before else 0)
-            error = f"lease expired, {crashes} in a row: its worker died, or could not reach the database"
-            again = retries.retry_at(attempts=crashes, max_attempts=max_crashes, now=now, seed=found[0])
+            before = _counts(found)
+            counts = replace(before, attempts=before.attempts + 1, crashes=before.crashes + 1)
+            error = f"lease expired, time {counts.crashes}: its worker died, or could not reach the database"
+            again = retries.retry_at(failures=counts.crashes, max_failures=max_crashes, now=now, seed=found[0])
             if again is None:
-                self._give_up(found, error, now)
+                self._give_up(found, counts, error, now)
             else:
-                run_at = found[4] if before is None else micros(again)
-                self._put_back(found, attempts=found[3] + 1, run_at=run_at, error=error, now=now)
+                run_at = found[4] if counts.crashes == 1 else micros(again)
+                self._put_back(found, counts, run_at=run_at, error=error, now=now)
 
-    def _give_up(self, found: Row, error: str, now: datetime) -> None:
-        """Mark as dead, with one more attempt."""
+    def _give_up(self, found: Row, counts: _Counts, error: str, now: datetime) -> None:
         self._link.run(
-            "UPDATE @jobs SET state = 'dead', attempts = attempts + 1, error = :error, finished_at = :now,"
-            f" {_FREE} WHERE id = :id",
-            {"id": found[0], "error": error, "now": micros(now)},
+            f"UPDATE @jobs SET state = 'dead', {_COUNTED}, error = :error, finished_at = :now, {_FREE} WHERE id = :id",
+            {"id": found[0], "error": error, "now": micros(now), **asdict(counts)},
         )
         self._cover_dead_twins(found[0], now)
 
-    def _put_back(self, found: Row, *, attempts: int, run_at: int, error: str | None, now: datetime) -> None:
-        """Queue a job again, or leave its attempts to the twin that was queued while it ran."""
+    def _put_back(self, found: Row, counts: _Counts, *, run_at: int, error: str | None, now: datetime) -> None:
+        """Queue a job again, or leave its counts to the twin that was queued while it ran."""
         twin = self._link.row(
             f"SELECT id FROM @jobs WHERE state = 'queued' AND kind = :kind AND dedupe_key = :dedupe_key {LOCK}",
             {"kind": found[1], "dedupe_key": found[15]},
@@ -284,39 +294,44 @@ class JobQueue:
             try:
                 with self._link.savepoint():
                     self._link.run(
-                        "UPDATE @jobs SET state = 'queued', attempts = :attempts, run_at = :run_at, error = :error,"
+                        f"UPDATE @jobs SET state = 'queued', {_COUNTED}, run_at = :run_at, error = :error,"
                         f" finished_at = NULL, {_FREE} WHERE id = :id",
-                        {"id": found[0], "attempts": attempts, "run_at": run_at, "error": error},
+                        {"id": found[0], "run_at": run_at, "error": error, **asdict(counts)},
                     )
                 return
             except Duplicate:
                 pass  # a twin was queued meanwhile
-            self._put_back(found, attempts=attempts, run_at=run_at, error=error, now=now)
+            self._put_back(found, counts, run_at=run_at, error=error, now=now)
             return
         self._link.run(
             "UPDATE @jobs SET attempts = CASE WHEN attempts < :attempts THEN :attempts ELSE attempts END,"
+            " failures = CASE WHEN failures < :failures THEN :failures ELSE failures END,"
+            " crashes = CASE WHEN crashes < :crashes THEN :crashes ELSE crashes END,"
             " run_at = CASE WHEN run_at < :run_at THEN :run_at ELSE run_at END,"
             " created_at = CASE WHEN created_at > :created_at THEN :created_at ELSE created_at END,"
             " payload = CASE WHEN payload = '{}' THEN :payload ELSE payload END,"
             " error = COALESCE(:error, error) WHERE id = :id",
             {
                 "id": twin[0],
-                "attempts": attempts,
                 "run_at": run_at,
                 "created_at": found[5],
                 "payload": found[11],
                 "error": error,
+                **asdict(counts),
             },
         )
         self._link.run(
-            f"UPDATE @jobs SET state = 'done', attempts = :attempts, error = :error, finished_at = :now, {_FREE}"
-            " WHERE id = :id",
-            {"id": found[0], "attempts": attempts, "error": error, "now": micros(now)},
+            f"UPDATE @jobs SET state = 'done', {_COUNTED}, error = :error, finished_at = :now, {_FREE} WHERE id = :id",
+            {"id": found[0], "error": error, "now": micros(now), **asdict(counts)},
         )
 
 
 def _held(job: JobRow) -> dict[str, Any]:
     return {"id": job.id, "token": job.lease_token}
+
+
+def _counts(found: Row) -> _Counts:
+    return _Counts(attempts=found[3], failures=found[16], crashes=found[17])
 
 
 def _job_row(found: Row) -> JobRow:
@@ -325,6 +340,8 @@ def _job_row(found: Row) -> JobRow:
         kind=JobKind(found[1]),
         state=JobState(found[2]),
         attempts=found[3],
+        failures=found[16],
+        crashes=found[17],
         run_at=moment(found[4]),
         created_at=moment(found[5]),
         finished_at=moment_or_none(found[6]),

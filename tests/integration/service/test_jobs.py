@@ -96,6 +96,40 @@ async def test_an_admin_replays_all_dead_jobs(start: Start) -> None:
     assert await _jobs(agent, state="dead") == []
 
 
+async def test_a_bad_answer_after_ten_failed_tries_of_an_outage_is_the_jobs_first_failure(start: Start) -> None:
+    service, agent = await _extracting(start, max_retries=2)
+    await agent.write("My dog is called Rex")
+    (job,) = (await agent.post("/v1/sessions/s1/end"))["jobs"]
+    service.models.always(CHAT, Status(503))
+    for _ in range(10):
+        await service.pass_time(minutes=16)
+    state = await agent.get(f"/v1/jobs/{job}")
+    assert (state["state"], state["attempts"]) == ("queued", 10)
+    service.models.always(CHAT, Text("I will not answer in JSON"))
+    await service.pass_time(minutes=16)
+    state = await agent.get(f"/v1/jobs/{job}")
+    assert (state["state"], state["attempts"]) == ("queued", 11)
+    assert service.runtime.meter.value("texts_unanswered", purpose="extraction") == 0
+    service.models.always(CHAT, None)
+    await service.pass_time(seconds=3)
+    assert (await agent.get(f"/v1/jobs/{job}"))["state"] == "done", "it waited as after a first failure"
+    assert await agent.texts() == ["User's dog is called Rex"]
+
+
+async def test_a_job_that_fails_as_often_as_allowed_is_dead_though_outages_stand_between(start: Start) -> None:
+    service, agent = await _extracting(start, max_retries=2)
+    await agent.write("My dog is called Rex")
+    (job,) = (await agent.post("/v1/sessions/s1/end"))["jobs"]
+    states = []
+    for _ in range(3):
+        for fault in (Status(503), Status(503), Text("I will not answer in JSON")):
+            service.models.always(CHAT, fault)
+            await service.pass_time(minutes=16)
+        states.append((await agent.get(f"/v1/jobs/{job}"))["state"])
+    assert states == ["queued", "queued", "dead"]
+    assert (await agent.get(f"/v1/jobs/{job}"))["attempts"] == 9
+
+
 async def test_a_model_that_is_down_for_an_hour_loses_no_turn_and_the_queue_drains(start: Start) -> None:
     service, agent = await _extracting(start, max_retries=2, min_turns=1)
     for path in (CHAT, EMBEDDINGS):
@@ -272,7 +306,7 @@ async def test_a_turn_that_the_chat_model_refuses_is_left_out_of_facts_and_diges
         (EngineName.NATIVE, '{"facts": [{"text": "row 1', "length"),
     ],
 )
-async def test_a_turn_that_no_usable_answer_is_given_to_is_left_out_at_the_last_attempt(
+async def test_a_turn_that_no_usable_answer_is_given_to_is_left_out_before_its_job_would_be_dead(
     start: Start, engine: EngineName, text: str, finish: str
 ) -> None:
     service = await start(chat=True, engine=engine, extraction=ExtractionConfig(max_retries=2))

@@ -12,21 +12,22 @@ from memory_service.domain.jobs import FIRST_DELAY, LONGEST_ASKED_DELAY, LONGEST
 NOW = datetime(2024, 3, 1, tzinfo=UTC)
 
 
-def delay(attempts: int, seed: str = "job", retry_after: timedelta | None = None) -> timedelta:
-    at = retry_at(attempts=attempts, max_attempts=1_000, now=NOW, seed=seed, retry_after=retry_after)
+def delay(failures: int, seed: str = "job", retry_after: timedelta | None = None) -> timedelta:
+    at = retry_at(failures=failures, max_failures=1_000, now=NOW, seed=seed, retry_after=retry_after)
     assert at is not None
     return at - NOW
 
 
 def test_work_that_failed_as_often_as_allowed_is_given_up() -> None:
-    assert retry_at(attempts=5, max_attempts=5, now=NOW, seed="job") is None
-    assert retry_at(attempts=4, max_attempts=5, now=NOW, seed="job") is not None
+    assert retry_at(failures=5, max_failures=5, now=NOW, seed="job") is None
+    assert retry_at(failures=4, max_failures=5, now=NOW, seed="job") is not None
+    assert retry_at(failures=10_000, max_failures=None, now=NOW, seed="job") is not None
 
 
 @given(st.integers(1, 999), st.text(max_size=20))
-def test_a_delay_is_between_a_half_and_the_whole_of_its_doubling(attempts: int, seed: str) -> None:
-    whole = min(FIRST_DELAY * 2 ** min(attempts - 1, 20), LONGEST_DELAY)
-    assert whole / 2 <= delay(attempts, seed) <= whole
+def test_a_delay_is_between_a_half_and_the_whole_of_its_doubling(failures: int, seed: str) -> None:
+    whole = min(FIRST_DELAY * 2 ** min(failures - 1, 20), LONGEST_DELAY)
+    assert whole / 2 <= delay(failures, seed) <= whole
 
 
 def test_the_same_job_gets_the_same_time_and_others_get_others() -> None:

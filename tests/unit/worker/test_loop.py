@@ -16,7 +16,8 @@ import pytest
 
 from memory_service.contract.config import ExtractionConfig, ServiceConfig, WorkerConfig
 from memory_service.contract.sessions import JobKind
-from memory_service.errors import Conflict, Misconfigured, StorageUnavailable
+from memory_service.errors import Conflict, Misconfigured, ModelUnavailable, StorageUnavailable
+from memory_service.ports.models import UnparseableAnswer
 from memory_service.worker import loop
 from memory_service.worker.loop import Worker
 from memory_service.worker.registry import MODEL, QUICK
@@ -165,3 +166,55 @@ async def test_a_sweep_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch)
     async with working(Looks(), counts):
         await until(lambda: sweeps >= 3)
     assert counts.of["worker_failures", "sweep"] >= 3
+
+
+AWAY = ModelUnavailable("no answer", reason="ModelUnavailable", retry_after=0)
+FIRST, TENTH = timedelta(seconds=2), timedelta(minutes=15)
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts", "failures", "longest_wait"),
+    [
+        (UnparseableAnswer("prose"), 10, 0, FIRST),
+        (UnparseableAnswer("prose"), 12, 4, FIRST * 16),
+        (UnparseableAnswer("prose"), 5, 5, None),
+        (KeyError("unexpected"), 5, 5, None),
+        (AWAY, 0, 0, FIRST),
+        (AWAY, 10, 0, TENTH),
+        (AWAY, 500, 5, TENTH),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, Exception) else str(given),
+)
+async def test_what_a_job_fails_of_itself_decides_how_long_it_waits_then_and_when_it_is_dead(
+    error: Exception, attempts: int, failures: int, longest_wait: timedelta | None
+) -> None:
+    """By default the sixth failure of its own is a job's last."""
+    now = datetime(2024, 3, 1, tzinfo=UTC)
+    job = SimpleNamespace(id="j", kind=JobKind.EXTRACT, attempts=attempts, failures=failures, crashes=0)
+    queue = [job, None]
+    written: list[tuple[bool, datetime | None]] = []
+
+    def fail(_job: object, *, error: str, is_own: bool, retry_at: datetime | None, now: datetime) -> bool:
+        written.append((is_own, retry_at))
+        return True
+
+    async def transact(work: Callable[[Any], Any], *, urgent: bool = False) -> Any:
+        jobs = SimpleNamespace(claim=lambda **_: queue.pop(0), fail=fail)
+        return work(SimpleNamespace(jobs=jobs, now=lambda: now))
+
+    async def raises(_held: object) -> None:
+        raise error
+
+    meter = SimpleNamespace(count=lambda *_, **__: None, observe=lambda *_, **__: None)
+    steps = SimpleNamespace(reach=lambda *_: None)
+    storage = SimpleNamespace(transact=transact)
+    services = SimpleNamespace(config=ServiceConfig(), storage=storage, meter=meter, steps=steps)
+    worker = Worker(cast(Any, services), name="test", operations={JobKind.EXTRACT: raises})
+    assert await worker.run_due() == 1
+    ((is_own, retry_at),) = written
+    assert is_own is (error is not AWAY)
+    if longest_wait is None:
+        assert retry_at is None
+    else:
+        assert retry_at is not None
+        assert longest_wait / 2 <= retry_at - now <= longest_wait
