@@ -162,6 +162,7 @@ class Runtime:
         return health
 
     async def _looked_at(self) -> Mapping[Part, PartHealth]:
+        await self.authenticator.refresh()
         now = self.clock.now()
         identity = self.authenticator.state()
         well = PartHealth(ok=True, reason=Reason.OK, since=now)

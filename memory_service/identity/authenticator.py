@@ -62,6 +62,9 @@ class Authenticator(Protocol):
             Unavailable: it cannot be told at the moment; ask again.
         """
 
+    async def refresh(self) -> None:
+        """Look at what callers are told apart by, where that is seen at their calls alone: nobody may have called."""
+
     def state(self) -> IdentityState:
         """Return what the health report says; never waits."""
 

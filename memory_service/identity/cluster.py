@@ -213,6 +213,9 @@ class ClusterAuthenticator:
             "apply one that names the store and this ServiceAccount"
         )
 
+    async def refresh(self) -> None:
+        """Do nothing: bindings and verdicts are followed whether anybody calls or not."""
+
     def state(self) -> IdentityState:
         """Return how current bindings and verdicts are."""
         bindings = self._bindings.state()

@@ -87,6 +87,9 @@ class LocalAuthenticator:
             principal = Principal(LOCAL_ISSUER, name)
         return Caller(CallerKind.AGENT, agent, agent, principal, _POLICY, write_scopes=_ALL_SCOPES)
 
+    async def refresh(self) -> None:
+        """Do nothing."""
+
     def state(self) -> IdentityState:
         """Return that everything is as it should be."""
         return self._state

@@ -114,7 +114,7 @@ class StaticAuthenticator:
         Raises:
             Misconfigured: the file is missing or broken, so nobody could be let in.
         """
-        await self._refresh()
+        await self.refresh()
         if self._tokens is None:
             raise Misconfigured(self._state.message, reason=self._state.reason.value)
         return self
@@ -131,7 +131,7 @@ class StaticAuthenticator:
             Forbidden: the token is of another role than the route takes.
         """
         given = read_credentials(headers)
-        await self._refresh()
+        await self.refresh()
         tokens = self._tokens
         if tokens is None:
             raise Unauthenticated("no tokens are loaded; call again when the service is ready")
@@ -156,7 +156,8 @@ class StaticAuthenticator:
         """Return whether the file in use is the file on disk."""
         return self._state
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Read the file, unless it was read a moment ago."""
         if self._monotonic() - self._checked_at < RELOAD_SECONDS:
             return
         async with self._reading:

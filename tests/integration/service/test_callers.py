@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from memory_service.api.app import create_api
-from tests.integration.service.harness import Asker, Json, Service, identity, item_texts, problem, window_texts
+from memory_service.identity import static
+from tests.integration.service.harness import (
+    Asker,
+    Json,
+    Service,
+    identity,
+    item_texts,
+    problem,
+    tokens_file,
+    window_texts,
+)
 
 FORGED = {
     "agent": identity("helper"),
@@ -247,3 +261,24 @@ async def _refuse_all_but_admins(service: Service, agent: Asker, method: str, pa
 async def test_an_admin_owns_no_memory_and_may_not_act_as_an_agent(service: Service) -> None:
     for path, body in WRITING.items():
         problem(await service.admin().ask("POST", path, body), 403, "forbidden")
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("agents: [")], ids=["removed", "broken"])
+async def test_probes_of_a_service_that_nobody_calls_see_that_its_tokens_file_is_gone(
+    service: Service, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], object]
+) -> None:
+    monkeypatch.setattr(static, "RELOAD_SECONDS", 0.0)
+    path = Path(str(service.config.identity.tokens_file))
+
+    async def reason() -> str:
+        ready = (await service.http.get("/readyz")).json()
+        assert ready["ready"]
+        return str(ready["parts"]["bindings"]["reason"])
+
+    assert await reason() == "Ok"
+    spoil(path)
+    assert await reason() == "BindingsStale"
+    report = await service.admin().get("/v1/health/report")
+    assert "the last good one stays in use" in report["parts"]["bindings"]["message"]
+    tokens_file(path.parent)
+    assert await reason() == "Ok"

@@ -180,6 +180,17 @@ async def test_a_removed_file_keeps_the_last_good_one(path: Path, clock: Clock) 
         assert not authenticator.state().ok
 
 
+async def test_a_look_without_a_call_reads_the_file_at_most_once_a_second(path: Path, clock: Clock) -> None:
+    async with opened(path, clock) as authenticator:
+        remove(path)
+        clock.advance(0.9)
+        await authenticator.refresh()
+        assert authenticator.state().ok
+        clock.advance(0.2)
+        await authenticator.refresh()
+        assert not authenticator.state().ok
+
+
 @pytest.mark.parametrize("flaw", BROKEN)
 async def test_a_file_that_is_broken_from_the_start_is_a_wrong_configuration(
     path: Path, clock: Clock, flaw: str
