@@ -7,7 +7,7 @@ BODY_GRACE_SECONDS = 5
 BODY_BYTES_PER_SECOND = 64 * 1024
 """For each so many bytes that have come a body has one more second. Judgement: below any link that agents work over."""
 HEAD_SECONDS = 10
-"""Seconds that a connection may be held before the whole head of a request has come; then it is closed."""
+"""Seconds that a TLS handshake may take, and a connection be held before a request's whole head has come."""
 MAX_HEADER_BYTES = 32 * 1024
 """Bytes of all request headers together; more is 431."""
 MAX_TURNS_PER_WRITE = 500

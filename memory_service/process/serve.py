@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp
 from memory_service.api.app import create_app, create_metrics_app
 from memory_service.bootstrap import Runtime, runs_worker
 from memory_service.contract.config import ServiceConfig, TlsConfig
-from memory_service.contract.limits import MAX_HEADER_BYTES
+from memory_service.contract.limits import HEAD_SECONDS, MAX_HEADER_BYTES
 from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
@@ -36,7 +37,7 @@ def run(config: ServiceConfig, *, clock: Clock | None = None, steps: Steps | Non
     return loops.run(_serve(config, clock, steps))
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """A uvicorn server whose signals are the process's business: it is told when to stop, and tells when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -45,8 +46,19 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen, and say so."""
-        await super().startup(sockets)
+        await super().startup([])  # what listens is made here: uvicorn sets no limit to TLS handshakes
+        tls = self.config.ssl
+        limit_seconds = None if tls is None else HEAD_SECONDS
+        for one in sockets or ():
+            listening = await asyncio.get_running_loop().create_server(
+                self._connection, sock=one, ssl=tls, ssl_handshake_timeout=limit_seconds, backlog=self.config.backlog
+            )
+            self.servers.append(listening)
         self.listens.set()
+
+    def _connection(self) -> asyncio.Protocol:
+        settings: Any = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        return self.config.http_protocol_class(**settings)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -61,11 +73,11 @@ async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None
         check_certificate(config.server.tls)
     listener = _bind(config.server.host, config.server.port)
     async with Runtime(config, clock=clock, steps=steps) as runtime:
-        server = _Server(server_settings(create_app(runtime), config))
+        server = Server(server_settings(create_app(runtime), config))
         async with contextlib.AsyncExitStack() as running:
             await running.enter_async_context(_listening(server, listener, config.server.tls, runtime.meter))
             if config.server.metrics_port is not None:
-                metrics = _Server(server_settings(create_metrics_app(runtime), config, plain=True))
+                metrics = Server(server_settings(create_metrics_app(runtime), config, plain=True))
                 side = _bind(config.server.host, config.server.metrics_port)
                 await running.enter_async_context(_listening(metrics, side, None, runtime.meter))
             if await opens_before(stop, runtime):
@@ -80,7 +92,7 @@ async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None
 
 @contextlib.asynccontextmanager
 async def _listening(
-    server: _Server, listener: socket.socket, tls: TlsConfig | None, meter: Meter
+    server: Server, listener: socket.socket, tls: TlsConfig | None, meter: Meter
 ) -> AsyncIterator[None]:
     serving = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     beside: list[asyncio.Task[None]] = []

@@ -1,6 +1,7 @@
 """Connections that are held and say nothing: no request has come whole, so no limit of requests bounds them.
 
-The server has a timer for a connection that was answered, and the gate one for a body; this is the one for a head.
+The server has a timer for a connection that was answered, and the gate one for a body; this is the one for a head. It
+begins when a connection is the server's, which over TLS is after the handshake: that has the same limit of its own.
 """
 
 from __future__ import annotations
@@ -28,11 +29,6 @@ class Silence:
     def __init__(self, *, limit_seconds: float = HEAD_SECONDS) -> None:
         self._limit = limit_seconds
         self._since: dict[tuple[Connection, int], float] = {}
-
-    @property
-    def owing(self) -> list[Connection]:
-        """The connections that owed a head at the last look."""
-        return [one for one, _ in self._since]
 
     def too_long(self, connections: Iterable[Connection], now: float) -> list[Connection]:
         """Return those that have waited for a head since `limit_seconds` before `now`, as far as was looked."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -13,8 +16,9 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import HTTPProtocolType
 
 from memory_service.contract.config import ServiceConfig
-from memory_service.process import serve
+from memory_service.process import loops, serve
 from memory_service.process.silence import Silence
+from tests.fakes.kube_api import make_certificates
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
 
@@ -76,15 +80,17 @@ async def test_only_a_connection_that_has_owed_a_head_for_its_time_is_closed(htt
     sends = (b"", b"POST / HTTP/1.1\r\nHost", HEAD, HEAD + b"{}")
     async with serving(http) as (server, port), connected(server, port, *sends) as readers:
         assert (await readers[3].readline()).startswith(b"HTTP/1.1 204")
+        connections = server.server_state.connections
+        await until(lambda: len(Silence(limit_seconds=0).too_long(connections, 0)) == 2)
         silence = Silence(limit_seconds=10)
-        await until(lambda: not silence.too_long(server.server_state.connections, 0) and len(silence.owing) == 2)
-        assert silence.too_long(server.server_state.connections, 9.9) == []
-        closed = silence.too_long(server.server_state.connections, 10)
+        assert silence.too_long(connections, 0) == []
+        assert silence.too_long(connections, 9.9) == []
+        closed = silence.too_long(connections, 10)
         assert len(closed) == 2
         for one in closed:
             one.transport.abort()
         assert [await ended(readers[number]) for number in (0, 1)] == [True, True]
-        assert len(server.server_state.connections) == 2
+        assert len(connections) == 2
 
 
 async def test_a_connection_that_was_answered_meanwhile_begins_anew() -> None:
@@ -101,6 +107,39 @@ async def test_a_connection_that_was_answered_meanwhile_begins_anew() -> None:
     assert silence.too_long([used], 10) == []
     assert silence.too_long([used], 19) == []
     assert silence.too_long([used], 20) == [used]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, loops.run])
+def test_a_tls_handshake_that_says_nothing_is_ended_and_one_that_is_made_goes_on(
+    run: Callable[[Coroutine[Any, Any, None]], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.2)
+    make_certificates(tmp_path)
+    both = str(tmp_path / "server.pem")
+    config = ServiceConfig.model_validate({"server": {"tls": {"certFile": both, "keyFile": both}}})
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+
+    async def scenario() -> None:
+        server = serve.Server(serve.server_settings(read_whole, config))
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            running = asyncio.create_task(server.serve(sockets=[listener]))
+            await server.listens.wait()
+            port = int(listener.getsockname()[1])
+            made, used = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            async with asyncio.timeout(30):
+                for said in (b"", b"\x16\x03\x01"):
+                    silent, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.write(said)
+                    assert await ended(silent)
+                    writer.close()
+                used.write(HEAD + b"{}")
+                assert (await made.readline()).startswith(b"HTTP/1.1 204")
+            used.close()
+            server.should_exit = server.force_exit = True
+            await running
+
+    run(scenario())
 
 
 def test_no_connection_becomes_one_of_another_protocol_than_these() -> None:
