@@ -7,26 +7,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from memory_service.contract.base import FileModel
+from memory_service.contract.endpoints import EndpointUrl
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-def _without_secrets(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError("give an `http://` or `https://` URL with a host, such as `http://models.internal:8000/v1`")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("leave name and password out of the URL; put the key into the file that `apiKeyFile` names")
-    return url
-
-
-EndpointUrl = Annotated[str, AfterValidator(_without_secrets)]
-"""Where a model endpoint is; what opens it stands in a file."""
 
 
 class StorageType(StrEnum):

@@ -24,6 +24,7 @@ import aiohttp
 import certifi
 from pydantic_core import from_json
 
+from memory_service.contract.endpoints import request_url
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelRefused, ModelUnavailable
 from memory_service.ports.models import Clock
@@ -144,7 +145,7 @@ class Endpoint:
         clock: Clock,
     ) -> None:
         self.name = name
-        self._url = base_url(url)
+        self._url = url
         self._timeout_seconds = timeout_seconds
         self._unavailable = unavailable
         self._retrying = retrying
@@ -271,7 +272,7 @@ class Endpoint:
         if key is not None:
             headers["authorization"] = f"Bearer {key}"
         session = self._connected()
-        url = f"{self._url}/{path}"
+        url = request_url(self._url, path)
         async with session.request(method, url, data=body, headers=headers, allow_redirects=False) as response:
             is_success = 200 <= response.status < 300
             limit = max_bytes if is_success else MAX_ERROR_BYTES
@@ -300,7 +301,9 @@ class Endpoint:
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
-            trusted = ssl.create_default_context(cafile=certifi.where()) if self._url.startswith("https") else True
+            trusted = (
+                ssl.create_default_context(cafile=certifi.where()) if urlsplit(self._url).scheme == "https" else True
+            )
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEPT_SECONDS, ssl=trusted),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # each attempt is timed as a whole
@@ -308,12 +311,6 @@ class Endpoint:
                 trust_env=False,
             )
         return self._session
-
-
-def base_url(url: str) -> str:
-    """Return the URL that paths such as `chat/completions` are put behind; `/v1` is added to a bare host."""
-    trimmed = url.rstrip("/")
-    return trimmed if urlsplit(trimmed).path.strip("/") else f"{trimmed}/v1"
 
 
 def _retry_after(value: str | None, now: datetime) -> float | None:

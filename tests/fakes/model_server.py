@@ -363,12 +363,13 @@ class _FaultyHandler(Handler):
                 self._respond_by_rule(body)
 
     def _respond_by_rule(self, body: dict[str, Any]) -> None:
-        if self.path == CHAT:
+        path = self.path.partition("?")[0]
+        if path == CHAT:
             self.respond(200, chat_answer(body))
-        elif self.path == EMBEDDINGS:
+        elif path == EMBEDDINGS:
             dimension = self.server.model_server.dimension
             self.respond(200, embeddings_answer(body, dimension))
-        elif self.path == MODELS:
+        elif path == MODELS:
             self.respond(200, models_answer())
         else:
             self._respond_status(Status(404, code="not_found"))

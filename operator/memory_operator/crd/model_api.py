@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -15,6 +14,7 @@ from memory_operator.crd.base import Identity, ObjectKey, identity, parse_spec
 from memory_operator.crd.memory_store import SecretKeyRef
 from memory_operator.errors import InvalidSpec, Problem
 from memory_service.contract.base import FileModel
+from memory_service.contract.endpoints import EndpointUrl, request_url
 
 _VALUE = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
 """What HTTP takes as the value of a header."""
@@ -30,7 +30,7 @@ class Probe(StrEnum):
 class ModelApiSpec(FileModel):
     """What is asked for."""
 
-    base_url: str = Field(alias="baseURL", min_length=1, max_length=2048)
+    base_url: EndpointUrl = Field(alias="baseURL", min_length=1, max_length=2048)
     api_key_secret_ref: SecretKeyRef | None = None
     headers: dict[str, str] = Field(default_factory=dict)
     timeout_seconds: int = Field(default=60, ge=1, le=600)
@@ -53,7 +53,7 @@ class ModelApi:
     @property
     def models_url(self) -> str:
         """What a probe asks for."""
-        return self.spec.base_url.rstrip("/") + "/models"
+        return request_url(self.spec.base_url, "models")
 
 
 def parse(body: Mapping[str, Any]) -> ModelApi:
@@ -63,15 +63,6 @@ def parse(body: Mapping[str, Any]) -> ModelApi:
         InvalidSpec: a rule is broken.
     """
     spec = parse_spec(ModelApiSpec, body)
-    try:
-        parts = urlsplit(spec.base_url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
-        is_url = is_url and (parts.port is None or parts.port > 0)
-    except ValueError:
-        is_url = False
-    if not is_url or parts.query or parts.fragment:
-        message = "expected http(s)://host[:port][/path] without user, password, query or fragment"
-        raise InvalidSpec([Problem("spec.baseURL", message)])
     unsendable = [name for name, value in spec.headers.items() if not _VALUE.fullmatch(value)]
     if unsendable:
         message = "a value must be visible characters, spaces and tabs on one line"

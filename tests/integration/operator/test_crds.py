@@ -145,6 +145,7 @@ ACCEPTED: dict[str, Json] = {
     "a bound workload": agent(**REMOTE, agent={"workloadRef": {"kind": "Deployment", "name": "chat"}}),
     "a model endpoint": model(headers={"X-Team": "a"}, apiKeySecretRef={"name": "key", "key": "k"}),
     "a model endpoint at the last port": model(baseURL="http://vllm:65535/v1"),
+    "a model endpoint with a query": model(baseURL="https://models.example.com/openai/v1?api-version=preview:0"),
     "a model endpoint in the cluster": model(baseURL="http://vllm.models.svc:8000/v1", probe="none"),
 }
 
@@ -298,7 +299,12 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a port that is too large": (model(baseURL="http://vllm:99999/v1"), "must be between 1 and 65535"),
     "port zero": (model(baseURL="http://vllm:0/v1"), "must be between 1 and 65535"),
     "a password in a URL": (model(baseURL="https://u:p@example.com/v1"), "baseURL"),
-    "a query in a URL": (model(baseURL="https://example.com/v1?key=1"), "baseURL"),
+    "a fragment in a URL": (model(baseURL="https://example.com/v1?a=b#c"), "baseURL"),
+    "port zero before a query": (model(baseURL="http://vllm:0?a=b"), "must be between 1 and 65535"),
+    "the URL of a request": (
+        model(baseURL="https://x.org/v1/chat/completions?a=b"),
+        "must be what stands before",
+    ),
     "a key as a header": (model(headers={"Authorization": "Bearer x"}), "and not Authorization"),
     "a model name of 53 characters": (named(LONG, model()), "no longer than 52 characters"),
     "an unknown probe": (model(probe="ping"), "Unsupported value"),
@@ -461,7 +467,8 @@ _CROSS_FIELD = (
     "a template and a workload",
     "a model endpoint by file",
     "a password in a URL",
-    "a query in a URL",
+    "a fragment in a URL",
+    "the URL of a request",
 )
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from memory_service.cli.settings import SETTINGS, Layered, SettingsError, described, layer, masked_dsn
 from memory_service.contract.config import AuthMode, ServiceConfig, StorageType, WorkerMode
+from memory_service.contract.endpoints import request_url
 
 FILE: dict[str, Any] = {"server": {"port": 1000, "host": "10.0.0.1"}, "shortTerm": {"tokenBudget": 111}}
 
@@ -185,6 +186,49 @@ def test_secrets_are_never_shown() -> None:
         with pytest.raises(SettingsError, match="`apiKeyFile`") as caught:
             layer(None, {"MEMPLANE_CHAT_URL": url, "MEMPLANE_CHAT_MODEL": "m"}, {})
         assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://models/v1#s3cret", "`#`"),
+        ("http://models/v1?a=s3cret#", "`#`"),
+        ("http://models:port/v1?a=s3cret", "with a host"),
+        ("http://models:0/v1", "with a host"),
+        ("http://::1:8000/v1", "with a host"),
+        ("http://[::1/v1", "with a host"),
+        ("http:///v1", "with a host"),
+        ("http://models/v 1?a=s3cret", "with a host"),
+        ("http+unix://%2Frun%2Fmodels.sock/v1", "with a host"),
+        ("unix:///run/models.sock", "with a host"),
+        ("http://models/v1/chat/completions?a=s3cret", "`/chat/completions`"),
+        ("http://models/v1/embeddings/", "`/embeddings`"),
+    ],
+)
+def test_a_model_url_below_which_nothing_can_be_asked_is_refused_with_what_to_change(url: str, says: str) -> None:
+    for name in ("CHAT", "EMBEDDING"):
+        with pytest.raises(SettingsError) as caught:
+            layer(None, {f"MEMPLANE_{name}_URL": url, f"MEMPLANE_{name}_MODEL": "m"}, {})
+        assert says in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("http://models:8000", "http://models:8000/v1/chat/completions"),
+        ("http://models:8000/", "http://models:8000/v1/chat/completions"),
+        ("http://models?api-version=1", "http://models/v1/chat/completions?api-version=1"),
+        ("https://models/openai/v1/", "https://models/openai/v1/chat/completions"),
+        ("https://models/v1//?", "https://models/v1/chat/completions"),
+        ("https://models/v1/?a=b/&c=%2F", "https://models/v1/chat/completions?a=b/&c=%2F"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000/v1/chat/completions"),
+    ],
+)
+def test_a_path_is_put_behind_the_path_of_a_model_url(url: str, asked: str) -> None:
+    taken = layer(None, {"MEMPLANE_CHAT_URL": url, "MEMPLANE_CHAT_MODEL": "m"}, {}).config.models.chat.url
+    assert taken is not None
+    assert request_url(taken, "chat/completions") == asked
 
 
 @pytest.mark.parametrize(

@@ -179,13 +179,13 @@ async def test_anything_that_answers_http_is_reachable_and_a_redirect_is_not_fol
     asked = []
 
     async def answer(request: web.Request) -> web.Response:
-        asked.append(request.path)
+        asked.append(request.path_qs)
         return web.Response(status=status, headers={"Location": "/elsewhere"})
 
     async with listening(answer) as address:
-        reason, _ = await probe(f"http://{address}/v1/")
-    assert reason == "Reachable"
-    assert asked == ["/v1/models"]
+        for url in (f"http://{address}/v1/", f"http://{address}?api-version=1"):
+            assert (await probe(url))[0] == "Reachable"
+    assert asked == ["/v1/models", "/v1/models?api-version=1"]
 
 
 async def test_nothing_that_listens_is_unreachable() -> None:

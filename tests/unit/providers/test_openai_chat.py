@@ -16,7 +16,6 @@ from memory_service.contract.health import Reason
 from memory_service.errors import ModelRefused, ModelUnavailable
 from memory_service.ports.models import Message
 from memory_service.providers import open_chat
-from memory_service.providers.endpoint import base_url
 from memory_service.providers.openai_compatible import OpenAIChat
 from tests.fakes.kube_api import make_certificates
 from tests.fakes.model_server import (
@@ -488,7 +487,20 @@ def test_no_url_is_no_chat_model(clock: StillClock) -> None:
     assert open_chat(ChatConfig(), clock) is None
 
 
-def test_a_bare_host_gets_the_usual_path() -> None:
-    assert base_url("http://models:8000") == "http://models:8000/v1"
-    assert base_url("http://models:8000/") == "http://models:8000/v1"
-    assert base_url("https://models/openai/v1/") == "https://models/openai/v1"
+async def test_a_query_of_the_url_is_sent_with_every_request(make_chat: MakeChat, server: ModelServer) -> None:
+    chat = make_chat(url=f"{server.url}/?api-version=2024-10-21&sig=a%2Bb/c")
+    assert (await chat.complete(ASK, max_tokens=5)).text
+    await chat.probe()
+    query = "?api-version=2024-10-21&sig=a%2Bb/c"
+    assert [request.path for request in server.requests] == [CHAT + query, MODELS + query]
+
+
+async def test_an_authority_is_the_known_one_however_the_url_writes_its_scheme(
+    clock: StillClock, no_sleep: NoSleep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ModelServer(tls=make_certificates(tmp_path)) as server:
+        monkeypatch.setattr("certifi.where", lambda: str(tmp_path / "ca.crt"))
+        url = server.url.replace("https", "HTTPS")
+        chat = OpenAIChat(ChatConfig(url=url, model="m"), clock, retrying=no_sleep.retrying(0))
+        assert (await chat.complete(ASK, max_tokens=5)).text
+        await chat.close()
