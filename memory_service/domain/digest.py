@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from memory_service.contract.turns import Role
+from memory_service.domain.packing import packed
 from memory_service.domain.quoting import Counter, Prompt, quoted, quoted_within, speaker
 
 SYSTEM_PROMPT = (
@@ -68,19 +69,8 @@ def chunks(
     notes = digest_tokens + digest_tokens // 8
     room = context_tokens - instructions - notes - answer_tokens(context_tokens, digest_tokens) - _FRAME_TOKENS
     room = max(room, _LEAST_CHUNK_TOKENS)
-    parts: list[tuple[str, ...]] = []
-    lines: list[str] = []
-    spent = 0
-    for line in (line for turn in turns for line in _lines(turn, room, counter)):
-        cost = counter.count(line + "\n")
-        if lines and spent + cost > room:
-            parts.append(tuple(lines))
-            lines, spent = [], 0
-        lines.append(line)
-        spent += cost
-    if lines:
-        parts.append(tuple(lines))
-    return tuple(parts)
+    lines = (line for turn in turns for line in _lines(turn, room, counter))
+    return tuple(packed(((line, counter.count(line + "\n")) for line in lines), most=room))
 
 
 def prompt(

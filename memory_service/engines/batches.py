@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from memory_service.domain.packing import packed
 from memory_service.domain.quoting import quoted
 from memory_service.ports.models import SaidTurn, TokenCounter
 
@@ -39,20 +40,10 @@ def batches(turns: Sequence[SaidTurn], budget_tokens: int, counter: TokenCounter
     several parts.
     """
     room = max(LEAST_PIECE_TOKENS, budget_tokens - FRAME_TOKENS)
-    parts: list[tuple[SaidTurn, ...]] = []
-    part: list[SaidTurn] = []
-    spent = 0
-    for turn in turns:
-        for piece in _pieces(turn, room, counter):
-            cost = counter.count(quoted(piece.text)) + FRAME_TOKENS
-            if part and spent + cost > budget_tokens:
-                parts.append(tuple(part))
-                part, spent = [], 0
-            part.append(piece)
-            spent += cost
-    if part:
-        parts.append(tuple(part))
-    return tuple(parts)
+    pieces = (piece for turn in turns for piece in _pieces(turn, room, counter))
+    return tuple(
+        packed(((piece, counter.count(quoted(piece.text)) + FRAME_TOKENS) for piece in pieces), most=budget_tokens)
+    )
 
 
 def shortened(turns: Sequence[SaidTurn], counter: TokenCounter) -> tuple[SaidTurn, ...]:

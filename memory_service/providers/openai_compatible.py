@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from memory_service.contract.config import ChatConfig, EmbeddingConfig
 from memory_service.contract.health import Reason
+from memory_service.domain.packing import packed
 from memory_service.errors import ModelUnavailable
 from memory_service.ports.models import Clock, Completion, Message, ModelUsage, TokenCounter
 from memory_service.ports.records import Vector
@@ -301,8 +302,8 @@ class OpenAIEmbedder:
         return not await self._takes(filler)
 
     async def _embed_chunks(self, chunks: Sequence[tuple[str, int]]) -> NDArray[np.float64]:
-        rows = [await self._embed_batch(batch) for batch in _batches(chunks)]
-        return np.concatenate(rows)
+        batches = packed(chunks, most=MAX_BATCH_TOKENS, most_items=MAX_INPUTS)
+        return np.concatenate([await self._embed_batch(batch) for batch in batches])
 
     async def _embed_batch(self, texts: Sequence[str], *, repeats: bool = True) -> NDArray[np.float64]:
         """Return one unit vector a text; a row of NaN where the endpoint gave none that has a direction."""
@@ -352,19 +353,6 @@ class OpenAIEmbedder:
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.content} for message in messages]
-
-
-def _batches(chunks: Sequence[tuple[str, int]]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    total = 0
-    for text, tokens in chunks:
-        if batch and (len(batch) == MAX_INPUTS or total + tokens > MAX_BATCH_TOKENS):
-            yield batch
-            batch, total = [], 0
-        batch.append(text)
-        total += tokens
-    if batch:
-        yield batch
 
 
 def _rows(answer: Any, expected: int, dimension: int) -> tuple[NDArray[np.float64] | None, str]:
