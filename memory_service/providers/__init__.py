@@ -15,7 +15,8 @@ from memory_service.providers.health import ProviderState
 from memory_service.providers.tokens import OfflineTokenCounter
 
 if TYPE_CHECKING:
-    from memory_service.providers.openai_compatible import OpenAIChat, OpenAIEmbedder
+    from memory_service.providers.openai_chat import OpenAIChat
+    from memory_service.providers.openai_embedder import OpenAIEmbedder
 
 __all__ = [
     "BuiltinEmbedder",
@@ -31,7 +32,7 @@ def open_chat(config: ChatConfig, clock: Clock) -> OpenAIChat | None:
     """Return the configured chat model; None where none is configured. Close it when done."""
     if config.url is None:
         return None
-    from memory_service.providers.openai_compatible import OpenAIChat
+    from memory_service.providers.openai_chat import OpenAIChat
 
     return OpenAIChat(config, clock)
 
@@ -40,7 +41,7 @@ def open_embedder(config: EmbeddingConfig, counter: TokenCounter, clock: Clock) 
     """Return the configured embedding model, or the built-in one. Close it when done."""
     if config.url is None:
         return BuiltinEmbedder(clock, query_timeout=timedelta(seconds=config.query_timeout_seconds))
-    from memory_service.providers.openai_compatible import OpenAIEmbedder
+    from memory_service.providers.openai_embedder import OpenAIEmbedder
 
     return OpenAIEmbedder(config, counter, clock)
 

@@ -11,7 +11,8 @@ from memory_service.contract.config import ChatConfig, EmbeddingConfig, EngineNa
 from memory_service.engines import Mem0Engine, NativeEngine, open_engine
 from memory_service.providers import OfflineTokenCounter
 from memory_service.providers.endpoint import Retrying
-from memory_service.providers.openai_compatible import OpenAIChat, OpenAIEmbedder
+from memory_service.providers.openai_chat import OpenAIChat
+from memory_service.providers.openai_embedder import OpenAIEmbedder
 from tests.fakes.model_server import ModelServer
 
 

@@ -16,7 +16,7 @@ from memory_service.contract.health import Reason
 from memory_service.errors import ModelRefused, ModelUnavailable
 from memory_service.ports.models import Message
 from memory_service.providers import open_chat
-from memory_service.providers.openai_compatible import OpenAIChat
+from memory_service.providers.openai_chat import OpenAIChat
 from tests.fakes.kube_api import make_certificates
 from tests.fakes.model_server import (
     CHAT,

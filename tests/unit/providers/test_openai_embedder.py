@@ -15,7 +15,7 @@ from memory_service.contract.config import EmbeddingConfig
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelRefused, ModelUnavailable
 from memory_service.providers import BuiltinEmbedder, OfflineTokenCounter, open_embedder
-from memory_service.providers.openai_compatible import OpenAIEmbedder
+from memory_service.providers.openai_embedder import OpenAIEmbedder
 from tests.fakes.model_server import (
     EMBEDDINGS,
     Body,

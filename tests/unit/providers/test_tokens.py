@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_service.engines import batches
-from memory_service.providers import openai_compatible
+from memory_service.providers import openai_embedder
 from memory_service.providers.tokens import OfflineTokenCounter
 
 COUNTER = OfflineTokenCounter()
@@ -60,7 +60,7 @@ def test_a_megabyte_of_anything_is_counted_and_cut(text: str) -> None:
 
 def test_no_token_covers_more_characters_than_windows_of_a_long_text_allow_for() -> None:
     longest = max(len(token) for token in quicktok.get_encoding("o200k_base").token_byte_values())
-    assert longest <= openai_compatible.LONGEST_TOKEN_CHARS == batches.LONGEST_TOKEN_CHARS
+    assert longest <= openai_embedder.LONGEST_TOKEN_CHARS == batches.LONGEST_TOKEN_CHARS
 
 
 def test_a_lone_surrogate_is_counted_and_never_quoted_in_an_error() -> None:
