@@ -31,7 +31,7 @@ _COMMANDS = {
     "list": _Place("memory", "list_", "List what is remembered at a scope."),
     "forget": _Place("memory", "forget", "Erase a scope or a session."),
     "receipt": _Place("memory", "receipt", "Show an erasure's receipt."),
-    "facts": _Place("memory", "facts", "Inspect, correct and delete single facts."),
+    "facts": _Place("facts", "facts", "Inspect, correct and delete single facts."),
     "sessions": _Place("sessions", "sessions", "Look at sessions; end, compact or flush them."),
     "jobs": _Place("sessions", "jobs", "The state of background work."),
     "admin": _Place("admin", "admin", "Store-wide verbs, for listed admins."),

@@ -1,4 +1,4 @@
-"""The agent's verbs on the command line: write, recall, remember, list, forget, facts, receipt."""
+"""The agent's verbs on the command line: write, recall, remember, list, forget, receipt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from memory_service.contract.items import Item
 
 SCOPES = click.Choice(["private", "user", "shared", "session"])
-OWN_SCOPES = click.Choice(["private", "user", "shared", "session"])
 KINDS = click.Choice(["semantic", "episodic", "procedural", "preference", "episode"])
 FACT_KINDS = click.Choice(["semantic", "episodic", "procedural", "preference"])
 ROLES = click.Choice(["user", "assistant", "system", "tool"])
@@ -48,7 +47,7 @@ def write(
     if bool(texts) == (file is not None):
         raise click.UsageError("give TEXT or --turns FILE")
     turns = (
-        _objects(file, "turn", '{"role": "user", "content": "…"}')
+        objects(file, "turn", '{"role": "user", "content": "…"}')
         if file is not None
         else [{"role": role, "content": text} for text in texts]
     )
@@ -69,7 +68,7 @@ def write(
     output.degraded(written.degraded)
 
 
-def _objects(file: str, what: str, example: str) -> list[dict[str, Any]]:
+def objects(file: str, what: str, example: str) -> list[dict[str, Any]]:
     """Return the JSON lines of a file."""
     found: list[dict[str, Any]] = []
     for number, text in enumerate(_lines(file), 1):
@@ -160,7 +159,7 @@ def recall(
             (
                 item.score,
                 item.kind.value if item.tier == "fact" else item.tier,
-                moment(item.said_at),
+                output.moment(item.said_at),
                 item.text,
                 item.scope.value,
                 item.id,
@@ -175,7 +174,10 @@ def recall(
     if recalled.short_term.window:
         output.table(
             ("seq", "role", "said at", "content"),
-            [(turn.seq, turn.role.value, moment(turn.said_at), turn.content) for turn in recalled.short_term.window],
+            [
+                (turn.seq, turn.role.value, output.moment(turn.said_at), turn.content)
+                for turn in recalled.short_term.window
+            ],
             title="window",
         )
     if recalled.omitted:
@@ -187,7 +189,7 @@ def recall(
 @connected
 @click.argument("text")
 @click.option("--key", help="A later fact with the same key replaces this one.")
-@click.option("--scope", type=OWN_SCOPES, help="The binding's own (default), or session.")
+@click.option("--scope", type=SCOPES, help="The binding's own (default), or session.")
 @click.option("--session", "session_id", metavar="SESSION", help="The session it comes from.")
 @click.option("--workspace", metavar="NAME", help="The partition to save in.")
 @click.option("--kind", type=FACT_KINDS, help="Its kind; default: semantic.")
@@ -235,7 +237,15 @@ def show_items(connection: Connection, items: list[Item], next_cursor: str | Non
     output.table(
         ("said at", "kind", "text", "key", "scope", "session", "id"),
         [
-            (moment(item.said_at), item.kind.value, item.text, item.key, item.scope.value, item.session_id, item.id)
+            (
+                output.moment(item.said_at),
+                item.kind.value,
+                item.text,
+                item.key,
+                item.scope.value,
+                item.session_id,
+                item.id,
+            )
             for item in items
         ],
     )
@@ -245,7 +255,7 @@ def show_items(connection: Connection, items: list[Item], next_cursor: str | Non
 
 @click.command(short_help="Erase a scope or a session.")
 @connected
-@click.option("--scope", type=OWN_SCOPES, help="The binding's own (default), or session.")
+@click.option("--scope", type=SCOPES, help="The binding's own (default), or session.")
 @click.option("--session", "session_id", metavar="SESSION", help="Erase this session and the facts from it alone.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--idempotency-key", metavar="KEY", help="Repeat with the same key: the same receipt.")
@@ -293,129 +303,12 @@ def receipt(connection: Connection, receipt_id: str, wait_seconds: float) -> Non
         {
             "receipt": found.receipt_id,
             "status": found.status.value,
-            "erased at": moment(found.erased_at),
-            "purged at": moment(found.purged_at),
+            "erased at": output.moment(found.erased_at),
+            "purged at": output.moment(found.purged_at),
             "waiting for": found.waiting_for,
             **{f"erased {tier}": count for tier, count in found.erased.items() if count},
         }
     )
-
-
-@click.group(short_help="Inspect, correct and delete single facts.")
-def facts() -> None:
-    """Inspect, correct and delete single facts."""
-
-
-@facts.command("list")
-@connected
-@click.option("--scope", type=SCOPES)
-@click.option("--session", "session_id", metavar="SESSION")
-@click.option("--workspace", metavar="NAME")
-@click.option("--limit", type=int)
-@click.option("--cursor")
-def facts_list(connection: Connection, **given: Any) -> None:
-    """List facts."""
-    with connection.client() as client:
-        page = client.facts.list(**given)
-    show_items(connection, list(page.items), page.next_cursor)
-
-
-@facts.command("get")
-@connected
-@click.argument("fact_id", metavar="FACT")
-def facts_get(connection: Connection, fact_id: str) -> None:
-    """Show one fact."""
-    with connection.client() as client:
-        _show_fact(connection, client.facts.get(fact_id))
-
-
-@facts.command("patch")
-@connected
-@click.argument("fact_id", metavar="FACT")
-@click.option("--text", help="The corrected text.")
-@click.option("--category")
-@click.option("--evidence")
-@click.option("--importance", type=float, callback=finite)
-@click.option("--tag", "tags", multiple=True)
-@click.option("--pinned/--not-pinned", default=None)
-@click.option("--revision", type=int, help="Refuse when the fact changed since.")
-def facts_patch(connection: Connection, fact_id: str, tags: tuple[str, ...], **given: Any) -> None:
-    """Correct one fact; what is left out stays."""
-    changes = {name: value for name, value in given.items() if value is not None}
-    if tags:
-        changes["tags"] = tags
-    with connection.client() as client:
-        _show_fact(connection, client.facts.patch(fact_id, **changes))
-
-
-@facts.command("supersede")
-@connected
-@click.argument("fact_id", metavar="FACT")
-@click.argument("text")
-def facts_supersede(connection: Connection, fact_id: str, text: str) -> None:
-    """Put TEXT in a fact's place; the old one can still be asked for with --as-of."""
-    with connection.client() as client:
-        _show_fact(connection, client.facts.supersede(fact_id, text))
-
-
-@facts.command("delete")
-@connected
-@click.argument("fact_id", metavar="FACT")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def facts_delete(connection: Connection, fact_id: str, yes: bool) -> None:
-    """Delete one fact."""
-    if not yes:
-        click.confirm(f"Delete fact {fact_id}? It cannot be brought back.", abort=True, err=True)
-    with connection.client() as client:
-        deleted = client.facts.delete(fact_id)
-    if connection.wants_json:
-        output.as_json(deleted)
-    else:
-        output.line(f"{deleted.status.value}: {fact_id}")
-        output.line(f"receipt {deleted.receipt_id}")
-
-
-@facts.command("history")
-@connected
-@click.argument("fact_id", metavar="FACT")
-def facts_history(connection: Connection, fact_id: str) -> None:
-    """Show a fact's changes, oldest first."""
-    with connection.client() as client:
-        history = client.facts.history(fact_id)
-    if connection.wants_json:
-        output.as_json(history)
-        return
-    output.table(
-        ("at", "event", "text", "actor"),
-        [(moment(entry.at), entry.event, entry.text or "", entry.actor) for entry in history.entries],
-    )
-
-
-@facts.command("batch")
-@connected
-@click.argument("file", metavar="FILE")
-def facts_batch(connection: Connection, file: str) -> None:
-    """Save the facts of FILE (JSON lines; `-` reads standard input) together: all or none."""
-    facts = _objects(file, "fact", '{"text": "…"}')
-    with connection.client() as client:
-        saved = client.facts.batch(facts)
-    if connection.wants_json:
-        output.as_json(saved)
-        return
-    output.table(("action", "text", "id"), [(fact.action, fact.text, fact.id) for fact in saved.facts])
-
-
-def _show_fact(connection: Connection, fact: Item) -> None:
-    if connection.wants_json:
-        output.as_json(fact)
-        return
-    shown = fact.model_dump(mode="json", exclude_none=True)
-    output.fields({name.replace("_", " "): value for name, value in shown.items()})
-
-
-def moment(at: Any) -> str:
-    """Return a time as a table shows it, in UTC."""
-    return "" if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _utc(value: Any) -> Any:

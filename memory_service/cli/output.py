@@ -39,6 +39,11 @@ def plain(value: Any) -> str:
     return "".join(_visible(letter) for letter in str(value))
 
 
+def moment(at: Any) -> str:
+    """Return a time as a table shows it, in UTC."""
+    return "" if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _visible(letter: str) -> str:
     if letter in "\n\t":
         return letter

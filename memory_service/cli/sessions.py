@@ -8,7 +8,6 @@ import click
 
 from memory_service.cli import output
 from memory_service.cli.connection import Connection, connected
-from memory_service.cli.memory import moment
 
 
 @click.group(short_help="Look at sessions; end, compact or flush them.")
@@ -33,8 +32,8 @@ def sessions_list(connection: Connection, workspace: str | None, limit: int | No
         [
             (
                 found.session_id,
-                moment(found.last_write_at),
-                moment(found.ended_at),
+                output.moment(found.last_write_at),
+                output.moment(found.ended_at),
                 found.last_seq,
                 found.turns,
                 found.tokens,
@@ -80,7 +79,7 @@ def sessions_show(connection: Connection, session_id: str, workspace: str | None
 def _show_turns(turns: Any) -> None:
     output.table(
         ("seq", "role", "said at", "tokens", "content"),
-        [(turn.seq, turn.role.value, moment(turn.said_at), turn.tokens, turn.content) for turn in turns],
+        [(turn.seq, turn.role.value, output.moment(turn.said_at), turn.tokens, turn.content) for turn in turns],
     )
 
 
@@ -127,7 +126,15 @@ def jobs_list(connection: Connection, **given: Any) -> None:
     output.table(
         ("job", "kind", "state", "attempts", "session", "runs at", "error"),
         [
-            (job.id, job.kind.value, job.state.value, job.attempts, job.session_id, moment(job.run_at), job.error)
+            (
+                job.id,
+                job.kind.value,
+                job.state.value,
+                job.attempts,
+                job.session_id,
+                output.moment(job.run_at),
+                job.error,
+            )
             for job in page.jobs
         ],
     )

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_service.cli.settings import SETTINGS, Layered, SettingsError, described, layer, masked_dsn
+from memory_service.cli.masking import masked_dsn
+from memory_service.cli.settings import SETTINGS, Layered, SettingsError, described, layer
 from memory_service.contract.config import AuthMode, ServiceConfig, StorageType, WorkerMode
 from memory_service.contract.endpoints import request_url
 
