@@ -27,6 +27,8 @@ MAX_HISTORY_LINES = 500
 """Changes of one fact that its history keeps, the newest ones."""
 MAX_HISTORY_CHARS = 1_000_000
 """Characters of text in one fact's history; older changes go first."""
+MAX_SOURCE_SEQS = 100
+"""Turns of one session that a fact names as where it was said, the last ones."""
 MAX_TAGS = 32
 MAX_TAG_CHARS = 100
 MAX_ATTRIBUTES_BYTES = 16_384

@@ -145,7 +145,11 @@ class FactDraft:
 
 @dataclass(frozen=True)
 class FactRow:
-    """A stored fact. `id` is a UUID, `row_id` the number that vectors and candidates use."""
+    """A stored fact. `id` is a UUID, `row_id` the number that vectors and candidates use.
+
+    `sources` are the first two and the last, by agent, principal, session and workspace: all of them where there are at
+    most three. Whatever holds of these holds of those between, as far as it is about agents, pairs or one session.
+    """
 
     id: str
     row_id: int

@@ -133,7 +133,8 @@ def facts(tx: Transaction) -> None:
     tx.facts.by_dedupe_key(owner, "d")
     tx.facts.by_text(owner, "text")
     row = tx.facts.add(fact("text", owner, key="k", dedupe_key="d"), fact_id=uid("f"), actor="t", now=tx.now())
-    tx.facts.add_source(uid("f"), FactSource(AGENT, ALICE, "s2"))
+    for number in range(2, 6):
+        tx.facts.add_source(uid("f"), FactSource(AGENT, ALICE, f"s{number}"))
     tx.facts.store_vectors({uid("f"): (1, vector(1))})
     tx.facts.change(uid("f"), FactChange({"text": "x"}, terms=("x",)), event="corrected", actor="t", now=tx.now())
     tx.facts.by_row_ids([tx.owners.ensure(owner).id], [row.row_id])

@@ -162,6 +162,22 @@ async def test_a_fact_that_others_said_too_loses_the_source_only(store: Store) -
     assert (await erase(store, SessionErasure(AGENT, BOB, "s9"), receipt_id="r2"))["facts"] == 1
 
 
+async def test_a_fact_that_many_sessions_said_goes_with_the_last_of_them(store: Store) -> None:
+    sessions = [f"s{number}" for number in range(1, 8)]
+
+    def work(tx: Transaction) -> None:
+        tx.facts.add(fact("we say it again", pair_of(principal=ALICE)), fact_id="often", actor="t", now=tx.now())
+        for session in sessions[1:]:
+            tx.facts.add_source("often", FactSource(AGENT, ALICE, session))
+
+    await store.storage.transact(work)
+    gone = [
+        (await erase(store, SessionErasure(AGENT, ALICE, session), receipt_id=session))["facts"]
+        for session in ["s4", "s7", "s1", "s3", "s2", "s6", "s5"]
+    ]
+    assert gone == [0, 0, 0, 0, 0, 0, 1]
+
+
 async def test_a_fact_that_others_said_too_keeps_nothing_but_its_text_of_who_said_it_first(store: Store) -> None:
     shared = Owner(Scope.SHARED)
     mine, theirs = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s9")

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from memory_service.contract.items import FactStatus
-from memory_service.contract.limits import MAX_HISTORY_CHARS, MAX_HISTORY_LINES
+from memory_service.contract.limits import MAX_HISTORY_CHARS, MAX_HISTORY_LINES, MAX_SOURCE_SEQS
 from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.domain.owners import Owner
 from memory_service.errors import Conflict
 from memory_service.ports.records import FactChange, FactDraft, FactRow, FactSource, ItemFilters, Vector
 from memory_service.ports.storage import Transaction
-from tests.fakes.stores import AGENT, ALICE, BOB, Store, fact, pair_of, vector
+from tests.fakes.stores import AGENT, ALICE, BOB, OTHER_AGENT, Store, fact, pair_of, vector
 
 MINE = pair_of(principal=ALICE)
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -227,6 +227,37 @@ async def test_sources_are_added_joined_and_replaced(store: Store) -> None:
     assert set(found.sources) == {FactSource(AGENT, ALICE, "s1", "", (1, 2)), FactSource(AGENT, ALICE, "s2", "w", (9,))}
     alone = FactSource(AGENT, ALICE, "s3", "", (5,))
     assert (await change(store, row.id, FactChange({}, source=alone))).sources == (alone,)
+
+
+async def test_a_fact_of_many_sessions_is_read_with_the_first_two_of_its_sources_and_the_last(store: Store) -> None:
+    often = await add(store, fact("x", MINE, source=FactSource(AGENT, ALICE, "s00")))
+    twice = await add(store, fact("y", MINE, source=FactSource(AGENT, ALICE, "s1", "", (4,))))
+
+    def say_again(tx: Transaction) -> None:
+        for number in range(1, 40):
+            tx.facts.add_source(often.id, FactSource(AGENT, ALICE, f"s{number:02}"))
+        tx.facts.add_source(often.id, FactSource(OTHER_AGENT, BOB, "s"))
+        tx.facts.add_source(twice.id, FactSource(AGENT, ALICE, "s2"))
+
+    await store.storage.transact(say_again)
+    owner = await store.storage.read(lambda tx: tx.owners.find([MINE])[MINE])
+    ends = (FactSource(AGENT, ALICE, "s00"), FactSource(AGENT, ALICE, "s01"), FactSource(OTHER_AGENT, BOB, "s"))
+    both = (FactSource(AGENT, ALICE, "s1", "", (4,)), FactSource(AGENT, ALICE, "s2"))
+    for row_ids in ([often.row_id], [often.row_id, twice.row_id], [twice.row_id]):
+        read = partial(lambda tx, row_ids: tx.facts.by_row_ids([owner.id], row_ids), row_ids=row_ids)
+        found = await store.storage.read(read)
+        expected = {often.row_id: ends, twice.row_id: both}
+        assert {row_id: row.sources for row_id, row in found.items()} == {row: expected[row] for row in row_ids}
+
+
+async def test_a_source_names_its_last_turns(store: Store) -> None:
+    row = await add(store, fact("x", MINE, source=FactSource(AGENT, ALICE, "s1", "", (1,))))
+    await store.storage.transact(
+        lambda tx: tx.facts.add_source(row.id, FactSource(AGENT, ALICE, "s1", "", tuple(range(2, MAX_SOURCE_SEQS + 4))))
+    )
+    found = await store.storage.read(lambda tx: tx.facts.get(row.id))
+    assert found is not None
+    assert [source.seqs for source in found.sources] == [tuple(range(4, MAX_SOURCE_SEQS + 4))]
 
 
 async def test_filters_choose_among_an_owners_facts(store: Store) -> None:

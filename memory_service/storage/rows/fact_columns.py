@@ -27,11 +27,6 @@ INSERT = (
     " :superseded_by, :expires_at, :importance, :pinned, :revision, :created_at, :updated_at, :category, :tags,"
     " :length, :terms, :embedding_model, :vector, :text, :evidence, :attributes)"
 )
-INSERT_SOURCE = (
-    "INSERT INTO @fact_sources (owner_id, fact_id, agent, principal, session, workspace, seqs)"
-    " VALUES (:owner_id, :fact_id, :agent, :principal, :session, :workspace, :seqs)"
-    " ON CONFLICT (owner_id, fact_id, agent, principal, session, workspace) DO UPDATE SET seqs = excluded.seqs"
-)
 INSERT_HISTORY = (
     "INSERT INTO @fact_history (owner_id, fact_id, at, event, actor, agent, principal, session, text)"
     " VALUES (:owner_id, :fact_id, :at, :event, :actor, :agent, :principal, :session, :text)"
@@ -75,28 +70,6 @@ def fact_row(found: Row, sources: tuple[FactSource, ...]) -> FactRow:
         has_vector=bool(found[22]),
         owner=readable(found[23:]),
     )
-
-
-def place(source: FactSource) -> tuple[str, str, str, str]:
-    """Return where a source is, without its turns."""
-    return source.agent, source.principal, source.session, source.workspace
-
-
-def source_values(source: FactSource) -> dict[str, Any]:
-    """Return the columns of a source, without its fact."""
-    return {
-        "agent": source.agent,
-        "principal": source.principal,
-        "session": source.session,
-        "workspace": source.workspace,
-        "seqs": dump(list(source.seqs)),
-    }
-
-
-def source(columns: Row) -> FactSource:
-    """Return the source in agent, principal, session, workspace, seqs."""
-    agent, principal, session, workspace, seqs = columns
-    return FactSource(agent, principal, session, workspace, tuple(json.loads(seqs)))
 
 
 def bare(text: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -23,8 +23,9 @@ from memory_service.ports.records import (
 )
 from memory_service.storage.encoding import dump, join_terms, micros, micros_or_none, moment
 from memory_service.storage.errors import Duplicate
-from memory_service.storage.rows import fact_columns, idempotency
+from memory_service.storage.rows import fact_columns, fact_sources, idempotency
 from memory_service.storage.rows.fact_columns import LIVE, SELECT, fact_row
+from memory_service.storage.rows.fact_sources import FactSources
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.statements import LOCK, Link, Row
 
@@ -43,6 +44,7 @@ class FactRows:
         self._link = link
         self._owners = owners
         self._nearest = nearest
+        self._sources = FactSources(link)
         self.has_deleted = False
 
     def add(self, draft: FactDraft, *, fact_id: str, actor: str, now: datetime) -> FactRow:
@@ -57,8 +59,8 @@ class FactRows:
                 row_id = self._insert(owner_id, draft, fact_id, now)
         except Duplicate as error:
             raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
-        self._write_source(owner_id, row_id, draft.source)
-        origin = fact_columns.place(draft.source)[:3]
+        self._sources.store(owner_id, row_id, draft.source)
+        origin = fact_sources.place(draft.source)[:3]
         self._write_line((owner_id, row_id), "added", draft.text, actor=actor, now=now, origin=origin)
         self._owners.revise([owner_id])
         return self._required(owner_id, row_id)
@@ -154,11 +156,7 @@ class FactRows:
             {**values, "owner_id": owner_id, "row_id": known.row_id, "now": micros(now)},
         )
         if change.source is not None:
-            self._link.run(
-                "DELETE FROM @fact_sources WHERE owner_id = :owner_id AND fact_id = :fact_id",
-                {"owner_id": owner_id, "fact_id": known.row_id},
-            )
-            self._write_source(owner_id, known.row_id, change.source)
+            self._sources.replace(owner_id, known.row_id, change.source)
         fact = self._required(owner_id, known.row_id)
         self._note(
             (owner_id, fact.row_id),
@@ -178,14 +176,10 @@ class FactRows:
 
     def add_source(self, fact_id: str, source: FactSource) -> None:
         """Note another place where a known fact was said; its turns are joined to those known of that place."""
-        fact = self.get(fact_id)
-        if fact is None:
+        found = self._link.row("SELECT owner_id, row_id FROM @facts WHERE id = :id", {"id": fact_id})
+        if found is None:
             raise Conflict(f"fact {fact_id!r} is gone; read the list again")
-        owner_id = self._owners.ensure_id(fact.owner)
-        for known in fact.sources:
-            if fact_columns.place(known) == fact_columns.place(source):
-                source = FactSource(*fact_columns.place(known), seqs=tuple(sorted({*known.seqs, *source.seqs})))
-        self._write_source(owner_id, fact.row_id, source)
+        self._sources.join(found[0], found[1], source)
 
     def delete(self, fact_id: str) -> None:
         """Delete a fact with its history, sources and vector; an import does not bring it back."""
@@ -287,13 +281,6 @@ class FactRows:
         self._delete_rows(doomed)
         return len(doomed)
 
-    def _write_source(self, owner_id: int, row_id: int, source: FactSource) -> None:
-        """Store a source, or the turns of one that is there."""
-        self._link.run(
-            fact_columns.INSERT_SOURCE,
-            {"owner_id": owner_id, "fact_id": row_id, **fact_columns.source_values(source)},
-        )
-
     def _insert(self, owner_id: int, draft: FactDraft, fact_id: str, now: datetime) -> int:
         found = self._link.row(
             f"{fact_columns.INSERT} RETURNING row_id",
@@ -375,7 +362,7 @@ class FactRows:
             )
             origin = left or ("", "", "")
         else:
-            origin = fact_columns.place(source)[:3]
+            origin = fact_sources.place(source)[:3]
         self._write_line(place, event, text, actor=actor, now=now, origin=origin)
         keeps = histories.kept([len(text), *(line[1] for line in lines)]) - 1
         if keeps < len(lines):
@@ -426,20 +413,5 @@ class FactRows:
 
     def _many(self, sql: str, parameters: Mapping[str, Any]) -> Sequence[FactRow]:
         found = self._link.rows(sql, parameters)
-        sources = self._sources(found)
+        sources = self._sources.of(found)
         return [fact_row(row, sources.get(row[0], ())) for row in found]
-
-    def _sources(self, rows: Iterable[Row]) -> Mapping[int, tuple[FactSource, ...]]:
-        owners = sorted({row[1] for row in rows})
-        if not owners:
-            return {}
-        found = self._link.rows(
-            "SELECT fact_id, agent, principal, session, workspace, seqs FROM @fact_sources"
-            " WHERE owner_id IN [:owners] AND fact_id IN [:ids]"
-            " ORDER BY fact_id, agent, principal, session, workspace",
-            {"owners": owners, "ids": [row[0] for row in rows]},
-        )
-        sources: dict[int, tuple[FactSource, ...]] = {}
-        for row in found:
-            sources[row[0]] = (*sources.get(row[0], ()), fact_columns.source(row[1:]))
-        return sources

@@ -15,8 +15,8 @@ from memory_service.contract.items import FactStatus
 from memory_service.domain import histories
 from memory_service.ports.records import FactSource
 from memory_service.storage.encoding import micros, moment
-from memory_service.storage.rows import fact_columns, lines
-from memory_service.storage.rows.fact_columns import INSERT, INSERT_HISTORY, INSERT_SOURCE, LIVE, bare, source_values
+from memory_service.storage.rows import fact_sources, lines
+from memory_service.storage.rows.fact_columns import INSERT, INSERT_HISTORY, LIVE, bare
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.sparing import Sparing, covering, covering_source
@@ -190,8 +190,8 @@ class FactMover:
             if place is not None
         ]
         self._link.run_many(
-            INSERT_SOURCE,
-            [{**place, **source_values(source)} for place, arrival in stored for source in arrival.sources],
+            fact_sources.INSERT,
+            [{**place, **fact_sources.values(source)} for place, arrival in stored for source in arrival.sources],
         )
         self._link.run_many(INSERT_HISTORY, [{**place, **row} for place, arrival in stored for row in arrival.history])
         self._owners.revise(place["owner_id"] for place, _ in stored)
@@ -211,9 +211,9 @@ class FactMover:
             keeps = histories.kept([len(row["text"]) for row in reversed(arrival.history)])
             del arrival.history[: len(arrival.history) - keeps]
         self._link.run_many(
-            INSERT_SOURCE,
+            fact_sources.INSERT,
             [
-                {"owner_id": known.owner_id, "fact_id": known.row_id, **source_values(source)}
+                {"owner_id": known.owner_id, "fact_id": known.row_id, **fact_sources.values(source)}
                 for known, sources in plan.said_again
                 for source in _missing(sources, here.get(known.row_id, []))
             ],
@@ -226,7 +226,7 @@ class FactMover:
             f"SELECT fact_id, {columns} FROM @fact_sources WHERE owner_id IN [:owners] AND fact_id IN [:ids]",
             _in(several),
         ):
-            found.setdefault(row[0], []).append(fact_columns.source(row[1:]))
+            found.setdefault(row[0], []).append(fact_sources.source(row[1:]))
         return found
 
     def _changes_here(self, several: Sequence[_Known]) -> Mapping[int, list[Mapping[str, Any]]]:
@@ -328,5 +328,5 @@ def _change(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _missing(sources: Sequence[FactSource], known: Sequence[FactSource]) -> list[FactSource]:
-    places = {fact_columns.place(source) for source in known}
-    return [source for source in sources if fact_columns.place(source) not in places]
+    places = {fact_sources.place(source) for source in known}
+    return [source for source in sources if fact_sources.place(source) not in places]
