@@ -1,8 +1,8 @@
 """The project's images, built by its own Dockerfiles and without a registry.
 
-The base image is a Debian of a few packages that mmdebstrap unpacks; buildah builds images/*/Dockerfile on it. An
-image's name carries a hash of all that goes into it, and what was built stays in the cache, so that a second run with
-the same sources builds nothing.
+The base image is a Debian of a few packages that mmdebstrap unpacks; buildah builds the Dockerfiles of images/ on it.
+An image's name carries a hash of all that goes into it, and what was built stays in the cache, so that a second run
+with the same sources builds nothing.
 """
 
 import fcntl
@@ -30,6 +30,7 @@ _BASE_PACKAGES = (
     "python3-venv",
     "tzdata",
 )
+_RECIPE = "images/Dockerfile"
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "constraints.txt", "memory_service", "operator")
 _BUILD_LIMIT_SECONDS = 1800
 _KEPT_BUILDS = 4  # of each image, newer ones included; they share all layers but the last, mostly
@@ -54,17 +55,17 @@ class Image:
 
 def service() -> Image:
     """The memory service's image; also a small Python pod that has the client."""
-    return _build("service", _SOURCES)
+    return _build("service", _RECIPE, _SOURCES)
 
 
 def operator() -> Image:
     """The operator's image."""
-    return _build("operator", _SOURCES)
+    return _build("operator", _RECIPE, _SOURCES)
 
 
 def postgres() -> Image:
     """PostgreSQL with pgvector, configured as the world's images are (POSTGRES_PASSWORD, PGDATA)."""
-    return _build("postgres", ("images/postgres",))
+    return _build("postgres", "images/postgres/Dockerfile", ("images/postgres/start.sh",))
 
 
 def is_forgotten(reference: str) -> bool:
@@ -80,9 +81,9 @@ def _files(names: Sequence[str]) -> Iterator[Path]:
         yield from (file for file in found if file.is_file() and "__pycache__" not in file.parts)
 
 
-def _digest(name: str, sources: Sequence[str]) -> str:
+def _digest(recipe: str, sources: Sequence[str]) -> str:
     digest = hashlib.sha256(_base_key().encode())
-    for file in [*_files([f"images/{name}"]), *_files(sources)]:
+    for file in _files([recipe, f"{recipe}.dockerignore", *sources]):
         content = file.read_bytes()
         digest.update(f"{file.relative_to(home.REPOSITORY)} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:12]
@@ -92,8 +93,9 @@ def _layout(name: str) -> Layout:
     return Layout(home.images() / "built" / name)
 
 
-def _build(name: str, sources: Sequence[str]) -> Image:
-    key = _digest(name, sources)
+def _build(name: str, recipe: str, sources: Sequence[str]) -> Image:
+    """Build the target of this name."""
+    key = _digest(recipe, sources)
     reference = f"localhost/memplane/{name}:{key}"
     layout = _layout(name)
     if key in layout.tags():
@@ -101,7 +103,6 @@ def _build(name: str, sources: Sequence[str]) -> Image:
     debian.require_image_packages()
     layout.folder.mkdir(parents=True, exist_ok=True)
     with _one_builder_at_a_time():
-        recipe = home.REPOSITORY / "images" / name / "Dockerfile"
         base = _base()
         with step(f"building {reference}"):
             _buildah(
@@ -112,8 +113,9 @@ def _build(name: str, sources: Sequence[str]) -> Image:
                 "--volume=/etc/ssl/certs:/etc/ssl/certs:ro",
                 f"--secret=id=pip.conf,src={_pip_settings()}",
                 f"--build-arg=BASE={base}",
-                f"--ignorefile={recipe}.dockerignore",
-                f"--file={recipe}",
+                f"--ignorefile={home.REPOSITORY / recipe}.dockerignore",
+                f"--file={home.REPOSITORY / recipe}",
+                f"--target={name}",
                 f"--tag={reference}",
                 str(home.REPOSITORY),
             )
