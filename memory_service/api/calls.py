@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, Header, Request, Response
 from pydantic import BaseModel
@@ -20,6 +20,8 @@ from memory_service.identity.authenticator import ADMINS, AGENTS, HEALTH_READERS
 from memory_service.observability.logs import request_id
 from memory_service.operations.once import RequestKey
 from memory_service.operations.services import Services
+
+AGENTS_OR_ADMINS: Collection[CallerKind] = (*AGENTS, *ADMINS)
 
 IdempotencyHeader = Annotated[
     str | None,
@@ -67,16 +69,22 @@ class Call:
         return RequestKey(route, self.idempotency_key, hashlib.sha256(text.encode()).hexdigest())
 
 
+_VERIFIED = "memplane.verified"
+
+
 async def verified(
     runtime: Runtime, scope: Scope, roles: Collection[CallerKind], idempotency_key: str | None = None
 ) -> Call:
-    """Return the call of whoever sent the headers of this request.
+    """Return the call of whoever sent the headers of this request; they are looked at once, before its body.
 
     Raises:
         Unauthenticated, Forbidden: nobody who may call.
     """
-    caller = await runtime.authenticator.authenticate(Headers(scope=scope).items(), roles)
-    return Call(runtime, caller, scope, idempotency_key)
+    known: tuple[Collection[CallerKind], Caller] | None = scope.get(_VERIFIED)
+    if known is None or known[0] != roles:
+        known = roles, await runtime.authenticator.authenticate(Headers(scope=scope).items(), roles)
+        scope[_VERIFIED] = known
+    return Call(runtime, known[1], scope, idempotency_key)
 
 
 async def _call(request: Request, roles: Collection[CallerKind], idempotency_key: str | None = None) -> Call:
@@ -95,7 +103,7 @@ async def writing_call(request: Request, idempotency_key: IdempotencyHeader = No
 
 async def agent_or_admin_call(request: Request) -> Call:
     """Let an agent or an admin in."""
-    return await _call(request, (*AGENTS, *ADMINS))
+    return await _call(request, AGENTS_OR_ADMINS)
 
 
 async def admin_call(request: Request) -> Call:
@@ -107,6 +115,15 @@ async def health_call(request: Request) -> Call:
     """Let the operator or a listed admin in."""
     return await _call(request, HEALTH_READERS)
 
+
+ROLES: Mapping[Callable[..., Any], Collection[CallerKind]] = {
+    agent_call: AGENTS,
+    writing_call: AGENTS,
+    agent_or_admin_call: AGENTS_OR_ADMINS,
+    admin_call: ADMINS,
+    health_call: HEALTH_READERS,
+}
+"""Who is let in by what a route depends on."""
 
 AgentCall = Annotated[Call, Depends(agent_call)]
 WritingCall = Annotated[Call, Depends(writing_call)]

@@ -13,6 +13,7 @@ import time
 import uuid
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory_service.api.problems import problem
@@ -100,9 +101,10 @@ class Gate:
     def _refuse(
         self, scope: Scope, headers: dict[bytes, bytes], *, counted: bool
     ) -> tuple[ProblemKind, ASGIApp] | None:
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
-            detail = f"all headers together may have {MAX_HEADER_BYTES} bytes"
-            return ProblemKind.HEADERS_TOO_LARGE, problem(ProblemKind.HEADERS_TOO_LARGE, detail)
+        head_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        head_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
+        if head_bytes > MAX_HEADER_BYTES:
+            return ProblemKind.HEADERS_TOO_LARGE, head_too_large()
         if counted and self._in_flight > self._max_in_flight:
             detail = f"{self._max_in_flight} requests are being served already; send it again in a moment"
             return ProblemKind.OVERLOADED, problem(ProblemKind.OVERLOADED, detail, retry_after=1)
@@ -162,6 +164,12 @@ class _Answer:
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self._id)]
         await self._send(message)
+
+
+def head_too_large() -> Response:
+    """Return the answer to a request whose head is beyond the limit."""
+    detail = f"a request's path, query and headers together may have {MAX_HEADER_BYTES} bytes"
+    return problem(ProblemKind.HEADERS_TOO_LARGE, detail)
 
 
 def _too_large() -> ASGIApp:

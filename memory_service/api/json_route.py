@@ -1,5 +1,6 @@
 """What all routes do with a request before the framework reads it.
 
+Who calls is asked first: of somebody who may not call, no body is read.
 JSON bodies are read with pydantic's own parser: it bounds nesting, and refuses NaN and Infinity. A query parameter that
 the route does not know is refused like an unknown field: ignored, a misspelt filter would answer more than was asked.
 """
@@ -7,7 +8,7 @@ the route does not know is refused like an unknown field: ignored, a misspelt fi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from fastapi import Request, Response
@@ -16,6 +17,8 @@ from fastapi.routing import APIRoute
 from pydantic_core import from_json
 from starlette.datastructures import QueryParams
 
+from memory_service.api.calls import ROLES, verified
+from memory_service.domain.callers import CallerKind
 from memory_service.errors import FieldProblem, InvalidRequest
 
 
@@ -44,13 +47,22 @@ class JsonRoute(APIRoute):
         """Return the handler, given a request that parses safely."""
         handler = super().get_route_handler()
         known = sorted(_query_parameters(self.dependant))
+        roles = _roles(self.dependant)
 
         async def handle(request: Request) -> Response:
+            if roles is not None:
+                await verified(request.app.state.runtime, request.scope, roles)
             if request.scope["query_string"]:
                 _refuse_other_parameters(request.query_params, known)
             return await handler(_JsonRequest(request.scope, request.receive))
 
         return handle
+
+
+def _roles(dependant: Dependant) -> Collection[CallerKind] | None:
+    """Return who is let in; None where nobody is asked."""
+    found = [ROLES[inner.call] for inner in dependant.dependencies if inner.call is not None and inner.call in ROLES]
+    return found[0] if found else None
 
 
 def _query_parameters(dependant: Dependant) -> set[str]:

@@ -79,10 +79,10 @@ class TurnVerbs:
         if scope["query_string"]:
             raise _Odd
         headers = Headers(scope=scope)
-        body = await _body(headers, read, receive)
         try:
             key = _checked(_KEY.validate_python, headers.get("idempotency-key")) if verb.takes_key else None
             call = await verified(self._runtime, scope, AGENTS, key)
+            body = await _body(headers, read, receive)
             return await verb.serve(_checked(verb.body.model_validate, body), call)
         except MemoryServiceError as error:
             return problem_of(error)

@@ -9,7 +9,7 @@ BODY_BYTES_PER_SECOND = 64 * 1024
 HEAD_SECONDS = 10
 """Seconds that a TLS handshake may take, and a connection be held before a request's whole head has come."""
 MAX_HEADER_BYTES = 32 * 1024
-"""Bytes of all request headers together; more is 431."""
+"""Bytes of a request's path, query and headers together; more is 431, and no more is taken in."""
 MAX_TURNS_PER_WRITE = 500
 MAX_TURN_CHARS = 1_000_000
 """Characters of one turn's text, its parts' texts included."""

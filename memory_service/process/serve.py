@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -73,11 +73,11 @@ async def _serve(config: ServiceConfig, clock: Clock | None, steps: Steps | None
         check_certificate(config.server.tls)
     listener = _bind(config.server.host, config.server.port)
     async with Runtime(config, clock=clock, steps=steps) as runtime:
-        server = Server(server_settings(create_app(runtime), config))
+        server = Server(server_settings(create_app(runtime), config, runtime.meter))
         async with contextlib.AsyncExitStack() as running:
             await running.enter_async_context(_listening(server, listener, config.server.tls, runtime.meter))
             if config.server.metrics_port is not None:
-                metrics = Server(server_settings(create_metrics_app(runtime), config, plain=True))
+                metrics = Server(server_settings(create_metrics_app(runtime), config, runtime.meter, plain=True))
                 side = _bind(config.server.host, config.server.metrics_port)
                 await running.enter_async_context(_listening(metrics, side, None, runtime.meter))
             if await opens_before(stop, runtime):
@@ -114,12 +114,13 @@ async def _listening(
         await asyncio.gather(*beside, return_exceptions=True)
 
 
-def server_settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False) -> uvicorn.Config:
+def server_settings(app: ASGIApp, config: ServiceConfig, meter: Meter, *, plain: bool = False) -> uvicorn.Config:
     """Return how an application is served; `plain` is without TLS."""
     tls = None if plain else config.server.tls
     return uvicorn.Config(
         app,
         lifespan="off",
+        http=_protocol(meter),
         ws="none",
         log_config=None,
         access_log=False,
@@ -131,6 +132,14 @@ def server_settings(app: ASGIApp, config: ServiceConfig, *, plain: bool = False)
         ssl_certfile=tls.cert_file if tls else None,
         ssl_keyfile=tls.key_file if tls else None,
     )
+
+
+def _protocol(meter: Meter) -> type[asyncio.Protocol] | Literal["h11"]:
+    try:
+        from memory_service.process.heads import bounded_heads
+    except ModuleNotFoundError:  # Windows has no httptools, and h11 bounds heads itself
+        return "h11"
+    return bounded_heads(meter)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -146,7 +146,14 @@ class _Counted:
             yield b" " * 65_536
 
 
-async def _answer_of(service: Service, body: _Counted, headers: list[tuple[bytes, bytes]]) -> tuple[int, Json]:
+async def _answer_of(
+    service: Service,
+    body: _Counted,
+    headers: list[tuple[bytes, bytes]],
+    *,
+    method: str = "POST",
+    path: str = "/v1/write",
+) -> tuple[int, Json]:
     """Send a body piece by piece, as it is asked for, and return the answer."""
     pieces = body.__aiter__()
     sent: list[dict[str, Any]] = []
@@ -162,9 +169,9 @@ async def _answer_of(service: Service, body: _Counted, headers: list[tuple[bytes
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/write",
-        "raw_path": b"/v1/write",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "scheme": "http",
         "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), *headers],
@@ -192,10 +199,26 @@ async def test_a_body_that_does_not_say_how_large_it_is_is_read_up_to_the_limit(
     assert body.read <= MAX_BODY_BYTES + 65_536
 
 
-async def test_a_caller_without_a_token_has_no_large_body_read(service: Service) -> None:
-    body = _Counted(MAX_BODY_BYTES)
-    status, _answer = await _answer_of(service, body, [(b"transfer-encoding", b"chunked")])
-    assert status in (401, 422)
+_TAKING_BODIES = sorted(
+    (method.upper(), path)
+    for path, operations in create_api(None).openapi()["paths"].items()
+    for method, operation in operations.items()
+    if "requestBody" in operation
+)
+
+
+@pytest.mark.parametrize("token", [None, b"Bearer nobody's-token"], ids=["no-token", "wrong-token"])
+async def test_of_a_caller_who_does_not_prove_who_it_is_no_route_reads_a_body(
+    service: Service, token: bytes | None
+) -> None:
+    assert len(_TAKING_BODIES) > 8
+    for method, path in _TAKING_BODIES:
+        body = _Counted(MAX_BODY_BYTES)
+        headers = [(b"transfer-encoding", b"chunked")] + ([(b"authorization", token)] if token else [])
+        status, answer = await _answer_of(
+            service, body, headers, method=method, path=path.replace("{", "").replace("}", "")
+        )
+        assert (status, answer["type"].rsplit("/", 1)[-1], body.read) == (401, "unauthenticated", 0), path
 
 
 async def test_every_refused_field_is_named(agent: Asker) -> None:
@@ -252,6 +275,8 @@ async def test_a_probe_amid_a_slow_look_waits_for_that_look_alone(
 
 async def test_headers_that_are_too_large_are_refused(agent: Asker) -> None:
     response = await agent.http.get("/v1/facts", headers={**agent.headers, "X-Long": "a" * MAX_HEADER_BYTES})
+    problem(response, 431, "headers-too-large")
+    response = await agent.http.get(f"/v1/facts?cursor={'a' * MAX_HEADER_BYTES}", headers=agent.headers)
     problem(response, 431, "headers-too-large")
 
 

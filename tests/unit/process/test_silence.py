@@ -5,52 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
 from uvicorn.config import HTTPProtocolType
 
 from memory_service.contract.config import ServiceConfig
+from memory_service.observability.metrics import PrometheusMeter
 from memory_service.process import loops, serve
 from memory_service.process.silence import Silence
 from tests.fakes.kube_api import make_certificates
+from tests.fakes.raw_server import read_whole, serving, until
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
-
-
-async def read_whole(_scope: Scope, receive: Receive, send: Send) -> None:
-    while (await receive()).get("more_body"):
-        pass
-    await send({"type": "http.response.start", "status": 204, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let others run until something is so."""
-    async with asyncio.timeout(30):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0)
-
-
-@asynccontextmanager
-async def serving(http: HTTPProtocolType) -> AsyncIterator[tuple[uvicorn.Server, int]]:
-    """Serve the application with one of the server's two protocols; yield the server and its port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        settings = uvicorn.Config(read_whole, lifespan="off", log_config=None, http=http)
-        server = uvicorn.Server(settings)
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        await until(lambda: server.started)
-        yield server, int(listener.getsockname()[1])
-        server.should_exit = server.force_exit = True
-        await running
 
 
 @asynccontextmanager
@@ -120,7 +91,7 @@ def test_a_tls_handshake_that_says_nothing_is_ended_and_one_that_is_made_goes_on
     trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
 
     async def scenario() -> None:
-        server = serve.Server(serve.server_settings(read_whole, config))
+        server = serve.Server(serve.server_settings(read_whole, config, PrometheusMeter()))
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             running = asyncio.create_task(server.serve(sockets=[listener]))
@@ -143,6 +114,6 @@ def test_a_tls_handshake_that_says_nothing_is_ended_and_one_that_is_made_goes_on
 
 
 def test_no_connection_becomes_one_of_another_protocol_than_these() -> None:
-    config = serve.server_settings(read_whole, ServiceConfig())
+    config = serve.server_settings(read_whole, ServiceConfig(), PrometheusMeter())
     config.load()
     assert config.ws_protocol_class is None
