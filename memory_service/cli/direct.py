@@ -33,7 +33,7 @@ def opened(config: ServiceConfig, *, creates: bool) -> Iterator[Door]:
     from memory_service.contract.config import IdentityConfig, ServerConfig
     from memory_service.contract.health import Part
     from memory_service.contract.problems import FieldError
-    from memory_service.contract.sessions import ImportRequest
+    from memory_service.contract.sessions import ImportRequest, ImportResponse
     from memory_service.domain.callers import Caller, CallerKind
     from memory_service.errors import InvalidRequest, MemoryServiceError, Unavailable
     from memory_service.operations import admin
@@ -58,14 +58,13 @@ def opened(config: ServiceConfig, *, creates: bool) -> Iterator[Door]:
                 page = loop.run(admin.export_page(runtime.services(), caller, cursor=cursor, limit=PAGE_LINES))
                 return page.lines, page.next_cursor
 
-            def store(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
+            def store(lines: Sequence[Mapping[str, Any]]) -> ImportResponse:
                 request = ImportRequest(lines=tuple(dict(line) for line in lines))
                 try:
-                    answer = loop.run(admin.import_lines(runtime.services(), caller, request))
+                    return loop.run(admin.import_lines(runtime.services(), caller, request))
                 except InvalidRequest as error:
                     flaws = [FieldError(field=e.field, expected=e.expected, got=e.got) for e in error.errors]
                     raise invalid(error.detail, flaws) from error
-                return answer.model_dump()
 
             yield Door(fetch, store, _place(config.storage))
         except Unavailable as error:

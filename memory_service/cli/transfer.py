@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from memory_service.client import ContractError
+    from memory_service.contract.sessions import ImportResponse
 
 PAGE_LINES = 500
 MAX_BATCH_BYTES = 4 * 1024 * 1024
@@ -38,13 +39,13 @@ _EXPORT: Mapping[str, Any] = {"what": "export", "store": "", "cursor": "", "byte
 _OUTCOMES = ("imported", "skipped", "tombstoned", "left_out", "erased")
 _IMPORT: Mapping[str, Any] = {
     "what": "import", "store": "", "size": 0, "first_line": "", "bytes": 0, "number": 0, "lines": 0,
-    **dict.fromkeys(_OUTCOMES, 0),
+    **dict.fromkeys(_OUTCOMES, 0), "receipts": list[str](),
 }  # fmt: skip
 """What a state holds, by type, and what a run begins with. `number` counts the file's lines, `lines` those that are not
 blank."""
 
 Fetch = Callable[[str | None], tuple[Sequence[Mapping[str, Any]], str | None]]
-Store = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, int]]
+Store = Callable[[Sequence[Mapping[str, Any]]], "ImportResponse"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +132,28 @@ def import_(connection: Connection, file: str, restart: bool, **storage: Any) ->
                 except ContractError as error:
                     raise _of_the_file(error, batch, file, done) from error
                 for name in _OUTCOMES:
-                    done[name] += outcomes[name]
+                    done[name] += getattr(outcomes, name)
+                if outcomes.receipt_id is not None:
+                    done["receipts"] = [*done["receipts"], outcomes.receipt_id]
                 done["lines"] += len(batch.lines)
                 done["number"] = batch.numbers[-1]
                 done["bytes"] = batch.end
                 _write_state(state_path, done)
                 progress.update(task, completed=batch.end)
     state_path.unlink(missing_ok=True)
-    counts = {name: done[name] for name in ("lines", *_OUTCOMES)}
-    more = f", {done['erased']} are deleted now" if done["erased"] else ""
-    more += f", {done['left_out']} left out: the store has gone on from there" if done["left_out"] else ""
+    counts = {name: done[name] for name in ("lines", *_OUTCOMES, "receipts")}
+    more = f", {done['left_out']} left out: the store has gone on from there" if done["left_out"] else ""
+    if done["erased"]:
+        more += f", {done['erased']} brought erasures that are carried out now"
     _report(
         connection,
-        f"imported {done['imported']} of {done['lines']} line(s); {done['skipped']} were there already, "
-        f"{done['tombstoned']} had been erased{more}",
+        "\n".join(
+            [
+                f"imported {done['imported']} of {done['lines']} line(s); {done['skipped']} were there already, "
+                f"{done['tombstoned']} had been erased{more}",
+                *(f"receipt {receipt_id}" for receipt_id in done["receipts"]),
+            ]
+        ),
         {**counts, "file": file},
     )
 
@@ -237,10 +246,7 @@ def _door(connection: Connection, storage: Mapping[str, Any], *, creates: bool) 
             page = client.admin.export_page(cursor=cursor, limit=PAGE_LINES)
             return page.lines, page.next_cursor
 
-        def store(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
-            return client.admin.import_lines(lines).model_dump()
-
-        yield Door(fetch, store, client.binding.endpoint)
+        yield Door(fetch, client.admin.import_lines, client.binding.endpoint)
 
 
 def _marks(path: Path) -> dict[str, Any]:

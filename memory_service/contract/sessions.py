@@ -185,9 +185,10 @@ class ImportRequest(Wire):
 class ImportResponse(Wire):
     """What became of the lines: each one counts once.
 
-    `skipped`: the store has what the line says. `tombstoned`: it was erased here. `left_out`: a fact that was changed
-    here since, or a digest of a session that goes on here from another one. `erased`: a fact that was deleted where the
-    line comes from, and now is here.
+    `skipped`: the store has what the line says. `tombstoned`: it is of before an erasure, here or in a store that was
+    imported from. `left_out`: a fact that was changed here since, or a digest of a session that goes on here from
+    another one. `erased`: it says what was deleted where it comes from, and that was here and is deleted now; the
+    receipt counts what went.
     """
 
     imported: int
@@ -195,3 +196,4 @@ class ImportResponse(Wire):
     tombstoned: int
     left_out: int = 0
     erased: int = 0
+    receipt_id: str | None = None

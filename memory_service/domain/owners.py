@@ -111,3 +111,21 @@ class AgentErasure:
 
 Erasure = SessionErasure | PairErasure | PrincipalErasure | AgentErasure
 """What an erasure covers. Storage deletes the rows and moves the generation of each of `marks`, in one transaction."""
+
+
+def erasure_of(mark: Owner) -> Erasure:
+    """Return the erasure that has this mark.
+
+    Raises:
+        ValueError: none has.
+    """
+    match mark:
+        case Owner(Scope.SESSION, agent, "", "", "") if agent:
+            return AgentErasure(agent)
+        case Owner(Scope.SESSION, agent, principal, session, "") if agent and session:
+            return SessionErasure(agent, principal, session)
+        case Owner(Scope.PRIVATE, agent, principal, "", "") if agent:
+            return PairErasure(agent, principal)
+        case Owner(Scope.USER, "", principal, "", "") if principal:
+            return PrincipalErasure(principal)
+    raise ValueError(f"nothing is erased by {mark!r}")

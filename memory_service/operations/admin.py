@@ -75,27 +75,31 @@ async def export_page(services: Services, caller: Caller, *, cursor: str | None,
 
 
 async def import_lines(services: Services, caller: Caller, request: ImportRequest) -> ImportResponse:
-    """Store lines of an export, all or none; what a tombstone names stays away.
+    """Store lines of an export, all or none; what was erased, here or where they come from, stays away.
 
-    Facts that were deleted where the lines come from are deleted, with a receipt for their bytes.
+    What was deleted where the lines come from is deleted here, with a receipt for its bytes.
     """
     _admins_only(caller)
     receipt_id = str(uuid.uuid4())
 
     def work(tx: Transaction) -> ImportResponse:
         now = tx.now()
-        outcomes = Counter(tx.moving.restore(request.lines, now))
+        restored = tx.moving.restore(request.lines, now)
+        outcomes = Counter(restored.outcomes)
         if outcomes["erased"]:
-            tx.receipts.add(receipt_id, asked_by=None, erased={"facts": outcomes["erased"]}, now=now)
+            tx.receipts.add(receipt_id, asked_by=None, erased=restored.erased, now=now)
         return ImportResponse(
             imported=outcomes["imported"],
             skipped=outcomes["skipped"],
             tombstoned=outcomes["tombstoned"],
             left_out=outcomes["left_out"],
             erased=outcomes["erased"],
+            receipt_id=receipt_id if outcomes["erased"] else None,
         )
 
     answer = await services.storage.transact(work)
+    if answer.erased:
+        services.embedder.forget_queries()
     services.wake()
     return answer
 

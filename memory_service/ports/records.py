@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -343,3 +343,11 @@ class PurgeStep:
 
     done: bool
     waiting_for: tuple[Literal["lock", "snapshot", "space"], ...] = ()
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What an import did: of each line what became of it, and how many rows of each kind its erasures took."""
+
+    outcomes: Sequence[str]
+    erased: Mapping[str, int]

@@ -30,6 +30,7 @@ from memory_service.ports.records import (
     Pool,
     PurgeStep,
     ReceiptRow,
+    Restored,
     SearchQuery,
     SessionRow,
     StoredAnswer,
@@ -357,7 +358,7 @@ class Erasing(Protocol):
     """Erasure, stage one."""
 
     def erase(self, erasure: Erasure, *, receipt_id: str, asked_by: Owner | None, now: datetime) -> ReceiptRow:
-        """Delete every tier of the subject, move generations on, leave tombstones and a receipt."""
+        """Delete every tier of the subject, move generations on, note when, and leave a receipt."""
 
 
 class Search(Protocol):
@@ -376,12 +377,14 @@ class Moving(Protocol):
     def export(self, *, cursor: str | None, limit: int) -> tuple[Sequence[Mapping[str, Any]], str | None]:
         """Return lines and the next cursor."""
 
-    def restore(self, lines: Sequence[Mapping[str, Any]], now: datetime) -> Sequence[str]:
+    def restore(self, lines: Sequence[Mapping[str, Any]], now: datetime) -> Restored:
         """Store lines in their order; return of each whether it is imported, skipped, tombstoned, left_out or erased.
 
         skipped: the store has what the line says. A turn whose place another one has is appended to its session; facts
-        are merged as by a save. left_out: a fact that was changed here since, a digest that its session cannot take.
-        erased: a fact that was deleted where the line comes from; the caller leaves a receipt, so that its bytes go.
+        are merged as by a save. tombstoned: it was stored before an erasure that covers it, of this store or of one
+        that was imported from. left_out: a fact that was changed here since, a digest that its session cannot take.
+        erased: a line that says what was deleted where it comes from, and rows of it were here; those that were stored
+        later stay. The caller leaves a receipt, so that their bytes go.
 
         As many statements for many lines of one type as for one.
 

@@ -20,6 +20,7 @@ from memory_service.ports.storage import (
 from memory_service.storage import encoding
 from memory_service.storage.rows.digests import DigestRows
 from memory_service.storage.rows.erasing import Eraser
+from memory_service.storage.rows.erasing_until import EraserUntil
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.idempotency import Answers
 from memory_service.storage.rows.jobs import JobQueue
@@ -50,7 +51,7 @@ class RowTransaction:
         self.idempotency: Idempotency = Answers(link, owners)
         self._eraser = Eraser(link, owners, receipts)
         self.erasing: Erasing = self._eraser
-        self.moving: Moving = Mover(link, owners, sessions, facts)
+        self.moving: Moving = Mover(link, owners, sessions, facts, EraserUntil(link, self._eraser, facts))
 
     @property
     def has_erased(self) -> bool:

@@ -358,7 +358,7 @@ async def test_an_erasure_waits_for_an_import_of_what_it_covers(replicas: list[S
     holding, release = threading.Event(), threading.Event()
 
     def hold(tx: Transaction) -> list[str]:
-        outcomes = list(tx.moving.restore(later, tx.now()))
+        outcomes = list(tx.moving.restore(later, tx.now()).outcomes)
         holding.set()
         assert release.wait(60)
         return outcomes

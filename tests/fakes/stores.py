@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -102,7 +103,7 @@ class Backends:
 
     @asynccontextmanager
     async def another(self, kind: str, folder: Path) -> AsyncIterator[StorageConfig]:
-        """Yield a configuration of a store beside the first one; an external one in a database of its own."""
+        """Yield a configuration of a store beside the first one, with a key and, externally, a database of its own."""
         if kind == "local":
             async with self.local(folder) as config:
                 yield config
@@ -111,6 +112,7 @@ class Backends:
         database = fresh_database(self._dsn, copy_of=TEMPLATE)
         dsn = await asyncio.to_thread(database.__enter__)
         try:
+            await asyncio.to_thread(_give_key, dsn)
             yield external_config(dsn)
         finally:
             await asyncio.to_thread(database.__exit__, None, None, None)
@@ -131,7 +133,7 @@ class Backends:
 
 _EMPTIED = (
     "turns", "digests", "fact_sources", "fact_history", "facts", "jobs", "receipts", "idempotency", "commits",
-    "tombstones", "principals", "sessions", "owners",
+    "tombstones", "principals", "sessions", "aliases", "owners",
 )  # fmt: skip
 
 
@@ -140,6 +142,12 @@ def external_config(dsn: str, *, schema: str = SCHEMA, pool_size: int = 8, store
     return StorageConfig(
         type=StorageType.EXTERNAL, dsn=dsn, schema_name=schema, pool_size=pool_size, store_uid=store_uid
     )
+
+
+def _give_key(dsn: str) -> None:
+    """Give a copied database a key of its own, as a store has that was never another one."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"UPDATE {SCHEMA}.meta SET value = %s WHERE key = 'hmac_key'", (secrets.token_hex(32),))
 
 
 def _migrate(dsn: str) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from memory_service.storage.migration import migrations
 from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
 
@@ -27,7 +28,7 @@ ADDITIVE = {
         "CREATE TABLE moods (name TEXT PRIMARY KEY);\n"
     ),
 }
-THIS_VERSION_IS_TOO_OLD = 3
+THIS_VERSION_IS_TOO_OLD = len(migrations("sqlite")) + 1
 
 
 def _next_version(world: World, *, min_reader: int, name: str = "next") -> Service:
@@ -104,6 +105,7 @@ def test_a_version_that_is_too_old_for_the_schema_refuses_to_serve_it_and_change
     assert old.process is not None
     assert old.process.returncode != 0
     log = (old.folder / "log").read_text()
-    assert "the schema needs a version that knows schema 3; this one knows 2. Run a newer version" in log
+    needed = THIS_VERSION_IS_TOO_OLD
+    assert f"the schema needs a version that knows schema {needed}; this one knows {needed - 1}. Run a newer" in log
     new.start()
     assert [turn["content"] for turn in Agent(new).turns("s")] == ["My boat is called Lotte"]

@@ -7,7 +7,8 @@ finish one finds it gone and rolls back. Then rows go.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +29,17 @@ from memory_service.storage.rows.receipts import ReceiptRows
 from memory_service.storage.statements import LOCK, Link
 
 
+@dataclass(frozen=True)
+class Held:
+    """What an erasure holds against everybody else, by number; `touched` are other owners that have facts of it."""
+
+    marks: list[int]
+    owners: list[int]
+    touched: list[int]
+    sessions: list[int]
+    homes: list[int]
+
+
 class Eraser:
     """The port's Erasing."""
 
@@ -38,29 +50,56 @@ class Eraser:
         self.has_erased = False
 
     def erase(self, erasure: Erasure, *, receipt_id: str, asked_by: Owner | None, now: datetime) -> ReceiptRow:
-        """Delete every tier of the subject, move generations on, leave tombstones and a receipt."""
-        owner_ids = self._lock_owners(erasure)
-        touched = self._lock_touched(erasure)
-        session_ids, home_ids = self._lock_sessions(owner_ids)
-        counts = {"jobs": self._erase_jobs(owner_ids, session_ids)}
-        counts |= self._erase_sessions(session_ids, home_ids)
-        counts["answers"] = self._erase_answers(erasure, owner_ids)
-        facts = self._erase_facts(erasure, owner_ids, now)
+        """Delete every tier of the subject, move generations on, note when, and leave a receipt."""
+        held = self.hold(erasure)
+        counts = {"jobs": self.erase_jobs(held)}
+        counts |= self._erase_sessions(held.sessions, held.homes)
+        counts["answers"] = self.erase_answers(erasure, held)
+        facts = self._erase_facts(erasure, held.owners, now)
         counts |= {**facts, "vectors": counts["vectors"] + facts["vectors"]}
-        if isinstance(erasure, PrincipalErasure):
-            self._link.run("DELETE FROM @principals WHERE hash = :hash", {"hash": erasure.principal})
-        self._owners.revise({*owner_ids, *touched})
-        self._link.run(
-            "UPDATE @owners SET generation = generation + 1, erased_at = :at, agent = '', principal = '', session = '',"
-            " workspace = '' WHERE id IN [:ids]",
-            {"ids": owner_ids, "at": micros(now)},
-        )
-        self.has_erased = True
+        cited = self._cited(held.owners) if isinstance(erasure, PairErasure) else ()
+        self.move_on(erasure, held, micros(now), named=cited)
         return self._receipts.add(receipt_id, asked_by=asked_by, erased=counts, now=now)
 
-    def _lock_owners(self, erasure: Erasure) -> list[int]:
-        """Hold the marks, made if needed, and every owner that the erasure covers, against writers that share them."""
+    def hold(self, erasure: Erasure) -> Held:
+        """Hold everything of the subject until the transaction ends, in the order of this module."""
         marks = [self._owners.ensure_id(mark) for mark in erasure.marks]
+        owners = self._lock_owners(erasure, marks)
+        touched = self._lock_touched(erasure)
+        return Held(marks, owners, touched, *self._lock_sessions(owners))
+
+    def move_on(self, erasure: Erasure, held: Held, at: int, *, named: Collection[int]) -> None:
+        """Move generations on, note on the marks when, and blank every covered owner but those that stay `named`.
+
+        Whatever an erasure covers has its mark among its own: a time on more than the marks would say that more was
+        asked for, as an erasure of each session of a pair.
+        """
+        if isinstance(erasure, PrincipalErasure) and not named:
+            self._link.run("DELETE FROM @principals WHERE hash = :hash", {"hash": erasure.principal})
+        self._owners.revise({*held.owners, *held.touched})
+        self._link.run("UPDATE @owners SET generation = generation + 1 WHERE id IN [:ids]", {"ids": held.owners})
+        self._link.run(
+            "UPDATE @owners SET erased_at = :at WHERE id IN [:ids] AND (erased_at IS NULL OR erased_at < :at)",
+            {"ids": held.marks, "at": at},
+        )
+        self._link.run(
+            "UPDATE @owners SET agent = '', principal = '', session = '', workspace = '' WHERE id IN [:ids]",
+            {"ids": sorted({*held.owners} - {*named})},
+        )
+        self.has_erased = True
+
+    def _cited(self, owner_ids: list[int]) -> list[int]:
+        """Return the sessions among owners that facts of others are from: an erasure may still name them."""
+        found = self._link.rows(
+            "SELECT o.id FROM @owners AS o WHERE o.id IN [:ids] AND o.session <> '' AND EXISTS"
+            " (SELECT 1 FROM @fact_sources AS s WHERE s.agent = o.agent AND s.principal = o.principal"
+            " AND s.session = o.session)",
+            {"ids": owner_ids},
+        )
+        return [row[0] for row in found]
+
+    def _lock_owners(self, erasure: Erasure, marks: list[int]) -> list[int]:
+        """Hold the marks and every owner that the erasure covers, against writers that share them."""
         where, parameters = _covered_owners(erasure)
         found = self._link.rows(
             f"SELECT id FROM @owners WHERE id IN [:marks] OR ({where}) ORDER BY id [[FOR UPDATE]]",
@@ -70,7 +109,7 @@ class Eraser:
 
     def _lock_touched(self, erasure: Erasure) -> list[int]:
         """Hold the other owners that have facts from the subject."""
-        where, parameters = _said_there(erasure, "s")
+        where, parameters = said_there(erasure, "s")
         found = self._link.rows(
             "SELECT id FROM @owners WHERE id IN (SELECT s.owner_id FROM @fact_sources AS s"
             f" WHERE {where}) ORDER BY id {LOCK}",
@@ -87,10 +126,11 @@ class Eraser:
         )
         return [row[0] for row in found], sorted({row[1] for row in found})
 
-    def _erase_jobs(self, owner_ids: list[int], session_ids: list[int]) -> int:
+    def erase_jobs(self, held: Held) -> int:
+        """Delete the subject's jobs; return how many."""
         return self._link.run(
             "DELETE FROM @jobs WHERE owner_id IN [:owners] OR session_id IN [:sessions]",
-            {"owners": owner_ids, "sessions": session_ids},
+            {"owners": held.owners, "sessions": held.sessions},
         )
 
     def _erase_sessions(self, session_ids: list[int], home_ids: list[int]) -> dict[str, int]:
@@ -107,12 +147,8 @@ class Eraser:
 
         A fact that others said too keeps its text, and nothing else that the subject gave it.
         """
-        named, place = _said_there(erasure, "s")
-        alone = (
-            _named_in("fact_sources", named)
-            + " AND NOT EXISTS (SELECT 1 FROM @fact_sources AS s WHERE s.owner_id = f.owner_id"
-            " AND s.fact_id = f.{column} AND NOT (" + named + "))"
-        )
+        named, place = said_there(erasure, "s")
+        alone = said_alone(named)
         counts = {"facts": 0, "history": 0, "vectors": 0}
         owned: Mapping[str, Any] = {"owners": owner_ids}
         for where, parameters in (("f.owner_id IN [:owners]", owned), (alone, place)):
@@ -124,12 +160,12 @@ class Eraser:
             counts["facts"] += self._link.run(f"DELETE FROM @facts AS f WHERE {by_row}", parameters)
         self._link.run("DELETE FROM @fact_sources WHERE owner_id IN [:owners]", owned)
         self._link.run(f"DELETE FROM @fact_sources AS s WHERE {named}", place)
-        lines, place = _said_there(erasure, "h")
-        self._strip_facts(lines, place, now)
+        lines, place = said_there(erasure, "h")
+        self.strip_facts(lines, place, now)
         counts["history"] += self._link.run(f"DELETE FROM @fact_history AS h WHERE {lines}", place)
         return counts
 
-    def _strip_facts(self, lines: str, place: Mapping[str, Any], now: datetime) -> None:
+    def strip_facts(self, lines: str, place: Mapping[str, Any], now: datetime) -> None:
         """Leave nothing but the text of the facts whose newest line of history is the subject's."""
         found = self._link.rows(
             "SELECT f.owner_id, f.row_id, f.text FROM @fact_history AS h JOIN @facts AS f"
@@ -145,18 +181,19 @@ class Eraser:
         ]
         assignments = ", ".join(f"{column} = :{column}" for column in fact_columns.bare(""))
         self._link.run_many(
-            f"UPDATE @facts SET {assignments}, revision = revision + 1, updated_at = :now"
+            f"UPDATE @facts SET {assignments}, revision = revision + 1,"
+            " updated_at = CASE WHEN updated_at < :now THEN :now ELSE updated_at END"
             " WHERE owner_id = :owner_id AND row_id = :row_id",
             rows,
         )
 
-    def _erase_answers(self, erasure: Erasure, owner_ids: list[int]) -> int:
+    def erase_answers(self, erasure: Erasure, held: Held) -> int:
         """Delete the subject's stored answers, and whoever was given them those that carry what it said."""
-        owned = {"owners": owner_ids}
+        owned = {"owners": held.owners}
         erased = self._link.run("DELETE FROM @idempotency WHERE owner_id IN [:owners]", owned)
         erased += self._link.run(FORGET.replace("{facts}", "f.owner_id IN [:owners]"), owned)
         for table in ("fact_sources", "fact_history"):
-            said, place = _said_there(erasure, "s")
+            said, place = said_there(erasure, "s")
             facts = _named_in(table, said).replace("{column}", "row_id")
             erased += self._link.run(FORGET.replace("{facts}", facts), place)
         return erased
@@ -186,6 +223,15 @@ def _covered_owners(erasure: Erasure) -> tuple[str, dict[str, str]]:
             return "agent = :agent AND agent <> ''", {"agent": agent}
 
 
+def said_alone(named: str) -> str:
+    """Return the condition that `f` is a fact of sources for which `named` holds over `s`, and of no other."""
+    return (
+        _named_in("fact_sources", named)
+        + " AND NOT EXISTS (SELECT 1 FROM @fact_sources AS s WHERE s.owner_id = f.owner_id"
+        " AND s.fact_id = f.{column} AND NOT (" + named + "))"
+    )
+
+
 def _named_in(table: str, condition: str) -> str:
     """Return the condition that `f` is a fact of rows of a table, for which `condition` holds over `s`.
 
@@ -197,7 +243,7 @@ def _named_in(table: str, condition: str) -> str:
     )
 
 
-def _said_there(erasure: Erasure, alias: str) -> tuple[str, dict[str, str]]:
+def said_there(erasure: Erasure, alias: str) -> tuple[str, dict[str, str]]:
     """Return the condition that a source, or the source of a line of history, is the subject's.
 
     A pair's facts are those under its own owners: what it gave to `user` or `shared` is that owner's.

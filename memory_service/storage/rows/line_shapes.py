@@ -9,10 +9,19 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from memory_service.contract.base import Text
 from memory_service.contract.ids import (
@@ -27,8 +36,10 @@ from memory_service.contract.ids import (
 from memory_service.contract.items import FactStatus
 from memory_service.contract.scopes import FactKind, Scope
 from memory_service.contract.turns import Part, Role, storable_json
+from memory_service.domain.owners import Owner, erasure_of
 from memory_service.errors import FieldProblem, InvalidRequest
 from memory_service.storage.encoding import micros, vector_from_bytes
+from memory_service.storage.rows.lines import KEYED
 
 _Micros = Annotated[
     int, Field(ge=micros(datetime.min.replace(tzinfo=UTC)), le=micros(datetime.max.replace(tzinfo=UTC)))
@@ -159,6 +170,27 @@ class _Deleted(_Line):
     created_at: _Micros
 
 
+_Hash = Annotated[str, StringConstraints(pattern=rf"^{KEYED.pattern}$")]
+
+
+class _Erased(_Line):
+    hashes: Annotated[tuple[_Hash, ...], Field(min_length=1)]
+    created_at: _Micros
+
+
+class _Subject(_Line):
+    scope: Literal[Scope.PRIVATE, Scope.USER, Scope.SESSION]
+    agent: Annotated[str, _or_empty(AGENT_PATTERN)]
+    principal: Annotated[Text, Field(max_length=64)]
+    session: Annotated[str, _or_empty(SESSION_PATTERN)]
+    hashes: Annotated[tuple[_Hash, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_somebody(self) -> Self:
+        erasure_of(Owner(self.scope, self.agent, self.principal, self.session))
+        return self
+
+
 _SHAPES: Mapping[str, type[_Line]] = {
     "principal": _Principal,
     "session": _Session,
@@ -166,6 +198,8 @@ _SHAPES: Mapping[str, type[_Line]] = {
     "digest": _Digest,
     "fact": _Fact,
     "deleted": _Deleted,
+    "erased": _Erased,
+    "subject": _Subject,
 }
 
 

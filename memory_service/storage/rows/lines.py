@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,14 @@ from memory_service.storage.encoding import dump, dump_parts, join_terms, moment
 from memory_service.storage.statements import Link, Row
 
 _LAST_ROW = 2**63 - 1
+KEYED = re.compile(r"[0-9a-f]{64}")
+"""A hash under a store's own key."""
 SHORTEST = 1e-12
 """Vectors shorter than this have no direction."""
 UNIT_LENGTH_ERROR = 1e-3
 """How far from 1 a unit vector's length may be by rounding; such a vector is kept as it is."""
 Place = str | int
-"""Where a page ended: the last row's number, a principal's hash, or a deleted fact's id."""
+"""Where a page ended: the last row's number, a principal's hash, or a tombstone's key."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def read_cursor(text: str | None) -> tuple[int, Place | None]:
         stage, place = json.loads(text)
         if type(stage) is not int or not 0 <= stage < len(STAGES):
             raise ValueError(stage)
-        if type(place) is not (str if STAGES[stage] in (_principals, _deleted) else int):
+        if type(place) is not (str if STAGES[stage] in (_principals, _tombstones) else int):
             raise ValueError(place)
         if isinstance(place, int) and not 0 <= place <= _LAST_ROW:
             raise ValueError(place)
@@ -91,6 +94,55 @@ def _principals(link: Link, after: Place | None, limit: int) -> list[Line]:
     )
     at = link.now_micros()
     return [Line(row[0], {"type": "principal", "hash": row[0], "display": row[1], "created_at": at}) for row in found]
+
+
+def _erased(link: Link, after: Place | None, limit: int) -> list[Line]:
+    """Read when whom of this store was erased: by hashes alone, which tell those who know them, and nobody else."""
+    found = link.rows(
+        "SELECT o.id, o.key, o.erased_at FROM @owners AS o WHERE o.id > :after AND o.erased_at IS NOT NULL"
+        " ORDER BY o.id LIMIT :limit",
+        {"after": after or 0, "limit": limit},
+    )
+    aliases = _aliases(link, found)
+    return [
+        Line(row[0], {"type": "erased", "hashes": [row[1], *aliases.get(row[0], [])], "created_at": row[2]})
+        for row in found
+    ]
+
+
+_SUBJECT_KEYS = ("scope", "agent", "principal", "session")
+
+
+def _subjects(link: Link, after: Place | None, limit: int) -> list[Line]:
+    """Read by which hashes the stores that they came through know whom an erasure can name."""
+    found = link.rows(
+        f"SELECT o.id, o.key, {', '.join('o.' + name for name in _SUBJECT_KEYS)} FROM @owners AS o"
+        " WHERE o.id > :after AND o.workspace = '' AND (o.agent <> '' OR o.principal <> '') ORDER BY o.id LIMIT :limit",
+        {"after": after or 0, "limit": limit},
+    )
+    aliases = _aliases(link, found)
+    return [
+        Line(
+            row[0],
+            {
+                "type": "subject",
+                **dict(zip(_SUBJECT_KEYS, row[2:], strict=True)),
+                "hashes": [row[1], *aliases.get(row[0], [])],
+            },
+        )
+        for row in found
+    ]
+
+
+def _aliases(link: Link, owners: Sequence[Row]) -> dict[int, list[str]]:
+    """Return the hashes under which other stores know owners, by the owner's number."""
+    found: dict[int, list[str]] = {}
+    for owner_id, key in link.rows(
+        "SELECT owner_id, key FROM @aliases WHERE owner_id IN [:ids] ORDER BY owner_id, key",
+        {"ids": [row[0] for row in owners]},
+    ):
+        found.setdefault(owner_id, []).append(key)
+    return found
 
 
 _SESSION_KEYS = ("agent", "principal", "session", "workspace")
@@ -218,19 +270,36 @@ def _facts(link: Link, after: Place | None, limit: int) -> list[Line]:
     ]
 
 
-def _deleted(link: Link, after: Place | None, limit: int) -> list[Line]:
-    """Read which facts were deleted one by one; their ids say nothing of them."""
+def _tombstones(link: Link, after: Place | None, limit: int) -> list[Line]:
+    """Read which facts were deleted one by one, whose ids say nothing of them, and whom other stores have erased."""
     found = link.rows(
         "SELECT d.key, d.erased_at FROM @tombstones AS d WHERE d.key > :after ORDER BY d.key LIMIT :limit",
         {"after": after or "", "limit": limit},
     )
-    return [Line(row[0], {"type": "deleted", "id": row[0], "created_at": row[1]}) for row in found]
+    return [
+        Line(
+            row[0],
+            {"type": "erased", "hashes": [row[0]], "created_at": row[1]}
+            if KEYED.fullmatch(row[0])
+            else {"type": "deleted", "id": row[0], "created_at": row[1]},
+        )
+        for row in found
+    ]
 
 
 STAGES: Sequence[Callable[[Link, Place | None, int], list[Line]]] = (
-    _principals, _sessions, _turns, _digests, _facts, _deleted,
+    _principals, _erased, _subjects, _sessions, _turns, _digests, _facts, _tombstones, _erased,
 )  # fmt: skip
-"""What an export reads, in the order that an import can follow."""
+"""What an export reads, in the order that an import can follow.
+
+Erasures come first, so that what was stored after them comes to stay, and again at the end, for those that were
+carried out while the export ran: what they took may stand in it.
+"""
+
+
+def subject_mark(line: Mapping[str, Any]) -> Owner:
+    """Return the mark of the erasures that a subject's line is about."""
+    return Owner(Scope(line["scope"]), *(_text(line, key) for key in _SUBJECT_KEYS[1:]))
 
 
 def session_owner(line: Mapping[str, Any]) -> Owner:

@@ -2,7 +2,8 @@
 
 A line names owners by their parts, so it means the same in any store. A line is skipped only where the store has what
 it says. A turn whose place another one has moves to the end; facts are merged as by a save; a session and its digests
-that go on in this store are left out. What a tombstone of this store names, stored before that erasure, stays away.
+that go on in this store are left out. What was stored before an erasure that this store knows of, its own or another
+one's, stays away.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from memory_service.contract.scopes import Scope
 from memory_service.domain.owners import Owner, PrincipalErasure
 from memory_service.domain.pages import page
 from memory_service.errors import InvalidRequest
-from memory_service.ports.records import SessionRow
+from memory_service.ports.records import Restored, SessionRow
 from memory_service.storage.rows import line_shapes, lines
+from memory_service.storage.rows.erasing_until import EraserUntil
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.lines import Line
+from memory_service.storage.rows.moved_erasures import ErasureMover
 from memory_service.storage.rows.moved_facts import FactMover
 from memory_service.storage.rows.moved_turns import TurnMover
 from memory_service.storage.rows.owners import OwnerKeys
@@ -40,13 +43,16 @@ _INSERT_DIGEST = (
 class Mover:
     """The port's Moving."""
 
-    def __init__(self, link: Link, owners: OwnerKeys, sessions: SessionRows, facts: FactRows) -> None:
+    def __init__(
+        self, link: Link, owners: OwnerKeys, sessions: SessionRows, facts: FactRows, eraser: EraserUntil
+    ) -> None:
         self._link = link
         self._owners = owners
         self._sessions = sessions
         self._sparing = Sparing(owners)
         self._turns = TurnMover(link)
         self._facts = FactMover(link, owners, facts, self._sparing)
+        self._erasures = ErasureMover(link, owners, eraser)
 
     def export(self, *, cursor: str | None, limit: int) -> tuple[Sequence[Mapping[str, Any]], str | None]:
         """Return lines and the next cursor; None at the end.
@@ -71,14 +77,15 @@ class Mover:
             stage, after = stage + 1, None
         return [dict(line.body) for line in found], None
 
-    def restore(self, found: Sequence[Mapping[str, Any]], now: datetime) -> Sequence[str]:
-        """Store lines in their order; return of each whether it is imported, skipped or tombstoned.
+    def restore(self, found: Sequence[Mapping[str, Any]], now: datetime) -> Restored:
+        """Store lines in their order, and carry out the erasures among them.
 
         Raises:
             InvalidRequest: a line is not one of an export; it names the line, from 0, and the field.
         """
         line_shapes.check(found, embedding_model=self._link.embedding_model, dimension=self._link.dimension)
         outcomes: list[str] = []
+        self._erasures.erased.clear()
         for kind, run in _runs(found):
             restore = {
                 "principal": self._restore_principals,
@@ -86,7 +93,9 @@ class Mover:
                 "turn": self._restore_turns,
                 "digest": self._restore_digests,
                 "fact": self._facts.restore,
-                "deleted": self._facts.delete,
+                "deleted": self._delete_facts,
+                "erased": self._erasures.erase,
+                "subject": self._erasures.know,
             }[kind]
             try:
                 outcomes += restore(run, now)
@@ -94,6 +103,11 @@ class Mover:
                 raise InvalidRequest(
                     f"a {kind} line is not one of an export: a field is missing or of another kind"
                 ) from error
+        return Restored(outcomes, dict(self._erasures.erased))
+
+    def _delete_facts(self, run: _Run, now: datetime) -> list[str]:
+        outcomes = self._facts.delete(run, now)
+        self._erasures.erased["facts"] += outcomes.count("erased")
         return outcomes
 
     def _restore_principals(self, run: _Run, now: datetime) -> list[str]:

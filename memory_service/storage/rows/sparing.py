@@ -22,11 +22,11 @@ class Sparing:
     def spared(self, covered: Sequence[Covered]) -> list[bool]:
         """Return of each whether no erasure came later; none comes before the commit.
 
-        Only the marks of what is spared are made where they are missing: what was erased is not named again.
+        Only the marks of what is spared are made, or named again, since it comes to stay; others stay as they are.
         """
         found = self._owners.find(_marks(marks for marks, _ in covered))
         spared = [not _is_erased(found, marks, at) for marks, at in covered]
-        held = self._owners.hold(
+        held = self._owners.share(
             _marks(marks for (marks, _), is_spared in zip(covered, spared, strict=True) if is_spared)
         )
         return [

@@ -338,6 +338,7 @@ def test_an_interrupted_import_goes_on_where_it_stopped(server: MemoryServer, tm
         "tombstoned": 0,
         "left_out": 0,
         "erased": 0,
+        "receipts": [],
         "file": str(file),
     }
     assert store.pages == 2

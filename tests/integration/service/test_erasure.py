@@ -230,6 +230,31 @@ async def test_a_fact_that_an_import_deletes_is_purged_like_any_other(service: S
     assert [(await service.purge(admin, receipt))["erased"] for (receipt,) in rows] == [{"facts": 1}]
 
 
+async def test_an_import_carries_out_another_stores_erasure_with_a_receipt_and_up_to_its_time(service: Service) -> None:
+    agent, admin = service.agent(), service.admin()
+    written = await agent.write("Kim has diabetes", session="s1")
+    exported = (await admin.get("/v1/admin/export"))["lines"]
+    (subject,) = [line for line in exported if line["type"] == "subject" and line["session"] == "s1"]
+    (at,) = [line["created_at"] for line in exported if line["type"] == "turn"]
+    elsewhere = {**subject, "hashes": ["ab" * 32]}
+    await service.pass_time(minutes=1)
+    await agent.write("Kim is well", session="s1")
+    answer = await admin.post("/v1/admin/import", {"lines": [elsewhere]})
+    assert (answer["imported"], answer["erased"], answer["receipt_id"]) == (1, 0, None)
+    erased = {"type": "erased", "hashes": elsewhere["hashes"], "created_at": at}
+    answer = await admin.post("/v1/admin/import", {"lines": [erased]})
+    assert (answer["imported"], answer["erased"]) == (0, 1)
+    receipt = await service.purge(admin, answer["receipt_id"])
+    assert (receipt["erased"]["turns"], receipt["erased"]["sessions"]) == (1, 0)
+    turns = (await agent.get("/v1/sessions/s1/turns"))["turns"]
+    assert [turn["content"] for turn in turns] == ["Kim is well"]
+    stale = {"session_id": "s1", "turns": [{"role": "user", "content": "x"}], "generation": written["generation"]}
+    problem(await agent.ask("POST", "/v1/write", stale), 410, "erased")
+    again = await admin.post("/v1/admin/import", {"lines": exported})
+    assert again["tombstoned"] > 0
+    assert [turn["content"] for turn in (await agent.get("/v1/sessions/s1/turns"))["turns"]] == ["Kim is well"]
+
+
 async def test_what_was_queued_while_a_backup_was_restored_is_taken(service: Service) -> None:
     agent = service.agent()
     await agent.write("before the backup")
