@@ -241,6 +241,12 @@ class BindingSource:
         self._env = dict(os.environ if env is None else env)
         self.folder = Path(folder or self._env.get("MEMPLANE_BINDING_DIR") or BINDING_FOLDER)
         self._token = token
+        if token is None and token_file and WatchedFile(token_file).text() is None:
+            raise invalid(
+                f"`token_file` {os.fspath(token_file)!r} is no file with a token that can be read; name one, or leave"
+                " it out: the binding folder's `token` is taken then",
+                [FieldError(field="token_file", expected="a readable file that holds a token")],
+            )
         named = token_file or self._env.get("MEMPLANE_TOKEN_FILE")
         self._token_file = WatchedFile(named or self.folder / TOKEN_FILE)
         self._is_token_projected = token is None and not named

@@ -59,7 +59,7 @@ class MemoryClient(Verbs):
         store: the store's name, which finds its endpoint and its binding.
         namespace: the store's namespace, when it is not the agent's own.
         token: the agent's token; left out, the file `token` of the binding folder, read again when it changes.
-        token_file: another file for it.
+        token_file: another file for it; it has to hold one when the client is made, and may be away for a while later.
         agent: the identity to claim where the service runs without authentication.
         user: on whose behalf: a user's token, or a plain name where the service runs without authentication.
         failure_mode: `soft` or `strict`; left out, the binding's.
@@ -69,6 +69,9 @@ class MemoryClient(Verbs):
         deadlines: seconds that calls may take.
         on_count: called with a count's name and the verb; see `Counts`.
         transport: an httpx transport to send through instead of the network.
+
+    Raises:
+        InvalidRequest: `token_file` is no file with a token that can be read.
     """
 
     def __init__(

@@ -197,6 +197,29 @@ def test_a_token_that_says_nothing_or_that_somebody_chose_is_used(tmp_path: Path
     assert not foreign(tmp_path, token_for("memplane:prod/other"), token_file=str(tmp_path / "admin"))
 
 
+@pytest.mark.parametrize("content", [None, "", " \n", b"\xff"])
+def test_a_token_file_that_was_named_and_has_no_token_is_refused_when_the_client_is_made(
+    tmp_path: Path, content: str | bytes | None
+) -> None:
+    path = tmp_path / "agent-token"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InvalidRequest, match=r"`token_file` '.*agent-token'.*name one, or leave it out") as refused:
+        MemoryClient(token_file=path, env={})
+    assert [error.field for error in refused.value.problem.errors] == ["token_file"]
+
+
+def test_a_token_file_that_goes_away_later_ends_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "agent-token"
+    path.write_text("t")
+    source = BindingSource(None, explicit=NOTHING, env={}, folder=tmp_path, token_file=path)
+    assert source.token() == "t"
+    path.unlink()
+    assert source.token() is None
+    path.write_text("new")
+    assert source.token() == "new"
+
+
 def test_stores_that_are_named_by_their_address_are_not_taken_for_one(tmp_path: Path) -> None:
     def of(endpoint: str) -> str:
         return BindingSource(None, explicit=ProjectedBinding(endpoint=endpoint), folder=tmp_path, env={}).agent()
