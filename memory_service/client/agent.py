@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field, ValidationError
 
-from memory_service.client import errors, flushes
+from memory_service.client import errors, flushes, requests
 from memory_service.client.cleaning import storable_json
 from memory_service.client.client import MemoryClient
 from memory_service.client.errors import ServiceUnavailable
@@ -167,13 +167,17 @@ class AgentMemory:
         try:
             return tuple(
                 [
-                    await self._client.write(
+                    await self._client._appends.write(
+                        requests.write(
+                            self.session_id,
+                            batch,
+                            workspace=self._workspace,
+                            idempotency_key=flush.key_of(number),
+                        ),
                         self.session_id,
-                        batch,
-                        workspace=self._workspace,
-                        idempotency_key=flush.key_of(number),
-                        durable=True,
+                        has_own_key=idempotency_key is None,
                         failure_mode=failure_mode,
+                        durable=True,
                     )
                     for number, batch in enumerate(flush.writes)
                 ]

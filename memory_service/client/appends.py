@@ -11,9 +11,10 @@ from memory_service.client.carrier import Stored
 from memory_service.client.courier import Courier
 from memory_service.client.entries import lane_of
 from memory_service.client.errors import ContractError, OutboxError, ServiceUnavailable, UnavailableReason
+from memory_service.client.results import Written
 from memory_service.client.wire import USER_HEADER, Request, require_carried
 from memory_service.contract.scopes import FailureMode
-from memory_service.contract.verbs import Degraded
+from memory_service.contract.verbs import Degraded, WriteResponse
 
 logger = logging.getLogger(__name__)
 _OUTBOX = "outbox"
@@ -21,6 +22,46 @@ _OUTBOX = "outbox"
 
 class Appends(Verbs):
     """Sends what a session appends, in its order."""
+
+    async def write(
+        self,
+        request: Request[WriteResponse],
+        session_id: str,
+        *,
+        generation: str | None = None,
+        has_own_key: bool,
+        failure_mode: FailureMode | str | None,
+        durable: bool,
+        timeout_seconds: float | None = None,
+    ) -> Written:
+        """Send turns and say what became of them; `has_own_key` says that nobody but this client knows their key.
+
+        Raises:
+            ContractError: they are wrong; nothing was stored or queued.
+            ServiceUnavailable: under `strict` only.
+        """
+        key = str(request.idempotency_key)
+        answer, degraded = await self.append(
+            request,
+            session_id,
+            generation=generation,
+            has_own_key=has_own_key,
+            failure_mode=failure_mode,
+            durable=durable,
+            timeout_seconds=timeout_seconds,
+        )
+        if answer is None:
+            return Written(status=kept(degraded), session_id=session_id, degraded=degraded, idempotency_key=key)
+        return Written(
+            status="stored",
+            session_id=answer.session_id,
+            seqs=answer.seqs,
+            jobs=answer.jobs,
+            scheduled=answer.scheduled,
+            generation=answer.generation,
+            degraded=answer.degraded,
+            idempotency_key=key,
+        )
 
     async def append(
         self,

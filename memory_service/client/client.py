@@ -276,8 +276,7 @@ class MemoryClient(Verbs):
             generation=generation,
             idempotency_key=idempotency_key,
         )
-        key = str(request.idempotency_key)
-        answer, degraded = await self._appends.append(
+        return await self._appends.write(
             request,
             session_id,
             generation=generation,
@@ -285,18 +284,6 @@ class MemoryClient(Verbs):
             failure_mode=failure_mode,
             durable=durable,
             timeout_seconds=timeout_seconds,
-        )
-        if answer is None:
-            return Written(status=kept(degraded), session_id=session_id, degraded=degraded, idempotency_key=key)
-        return Written(
-            status="stored",
-            session_id=answer.session_id,
-            seqs=answer.seqs,
-            jobs=answer.jobs,
-            scheduled=answer.scheduled,
-            generation=answer.generation,
-            degraded=answer.degraded,
-            idempotency_key=key,
         )
 
     async def remember(

@@ -99,6 +99,21 @@ async def test_a_flush_that_raised_is_stored_once_when_it_is_repeated_with_its_k
     assert len({turn["id"] for request in server.requests for turn in request.body["turns"]}) == 250
 
 
+@pytest.mark.parametrize(("key", "fate"), [(None, (1, 0)), ("mine", (0, 1))])
+async def test_a_flush_is_set_aside_for_another_body_only_where_its_key_is_the_callers(
+    server: MemoryServer, make_client: MakeClient, key: str | None, fate: tuple[int, int]
+) -> None:
+    """A mismatch under a key that nobody else knows says that an earlier attempt was stored, by another version."""
+    server.faults.append(problem(503, "unavailable", Retry_After="60"))
+    (written,) = await AgentMemory(make_client(), "s1").after_run(
+        [{"role": "user", "content": "a"}], idempotency_key=key
+    )
+    assert written.status == "queued"
+    server.always = problem(422, "idempotency-mismatch")
+    delivery = await make_client().deliver()
+    assert (delivery.delivered, delivery.refused) == fate
+
+
 async def test_tools_follow_the_binding(server: MemoryServer, make_client: MakeClient) -> None:
     names = {
         allowed: [tool.name for tool in AgentMemory(make_client(env={"MEMPLANE_TOOLS": allowed}), "s1").tools()]
