@@ -105,10 +105,10 @@ async def test_a_flush_is_set_aside_for_another_body_only_where_its_key_is_the_c
 ) -> None:
     """A mismatch under a key that nobody else knows says that an earlier attempt was stored, by another version."""
     server.faults.append(problem(503, "unavailable", Retry_After="60"))
-    (written,) = await AgentMemory(make_client(), "s1").after_run(
-        [{"role": "user", "content": "a"}], idempotency_key=key
-    )
+    client = make_client()
+    (written,) = await AgentMemory(client, "s1").after_run([{"role": "user", "content": "a"}], idempotency_key=key)
     assert written.status == "queued"
+    await client.aclose()
     server.always = problem(422, "idempotency-mismatch")
     delivery = await make_client().deliver()
     assert (delivery.delivered, delivery.refused) == fate
