@@ -81,7 +81,7 @@ async def embed_or_wait(services: Services, texts: Sequence[str]) -> Sequence[Ve
     """
     try:
         async with asyncio.timeout(services.config.models.embedding.query_timeout_seconds):
-            return await services.embedder.embed(texts)
+            return await services.embedder.embed(texts, urgent=True)
     except (ModelUnavailable, TimeoutError):
         return [None] * len(texts)
 

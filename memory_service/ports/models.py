@@ -27,8 +27,8 @@ class Embedder(Protocol):
     """Name and version; part of the schema's identity."""
     dimension: int
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """Return one unit vector a text; a long text is cut into chunks.
+    async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Sequence[Vector]:
+        """Return one unit vector a text; a long text is cut into chunks. `urgent`: somebody waits for it.
 
         Raises:
             ModelRefused: the model answers, and does not take one of these texts.

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memory_service.contract.health import Reason
+from memory_service.domain.packing import packed
 from memory_service.errors import ModelUnavailable
 from memory_service.ports.models import Clock
 from memory_service.ports.records import Vector
@@ -39,10 +41,10 @@ CHUNK_TOKENS = 254
 """Word pieces of one chunk; with the two border tokens 256, the length that the model was trained on."""
 CHARS_PER_CHUNK = CHUNK_TOKENS * 4
 """About what a chunk covers in English; only used to sample a text that is far too long before tokenizing it."""
-BATCH_TOKENS = 2_048
-"""Tokens of one run, padding included: bounds memory, and how long a cancelled call still computes."""
-TEXTS_PER_STEP = 8
-"""Texts handed to the thread at once, so that two callers take turns."""
+BATCH_TOKENS = 512
+"""Tokens of one run, padding included: bounds memory, what others wait for, and how long a cancelled call computes."""
+TEXTS_PER_GROUP, CHARS_PER_GROUP = 8, 65_536
+"""Texts that are cut into chunks and sorted into runs together, and about how many characters they have at most."""
 
 _CLS, _SEP = 101, 102
 
@@ -87,9 +89,11 @@ TOKENIZER_FILE = _BundledFile(
 
 
 class BuiltinEmbedder:
-    """Embeds with the bundled model in two threads of its own: one for queries, so that they never wait for batches.
+    """Embeds with one bundled model in three threads of its own: queries, what else somebody waits for, and the rest.
 
-    The model is loaded by the first call, or by `warm`. Equal texts get equal vectors, to float32's precision.
+    The work of a thread is done a run of the model at a time, so that its callers take turns; before each of its runs
+    the rest waits for what somebody waits for by then. The model is loaded by the first call, or by `warm`. Equal texts
+    get equal vectors, to float32's precision.
     """
 
     model = MODEL
@@ -101,7 +105,9 @@ class BuiltinEmbedder:
         self._queries = QueryCache()
         self._runner = _Runner()
         self._query_thread = ThreadPoolExecutor(1, thread_name_prefix="embed-query")
+        self._urgent_thread = ThreadPoolExecutor(1, thread_name_prefix="embed-urgent")
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="embed-batch")
+        self._waited_for: set[asyncio.Future[None]] = set()
 
     @property
     def state(self) -> ProviderState:
@@ -110,10 +116,10 @@ class BuiltinEmbedder:
 
     async def warm(self) -> None:
         """Load the model, so that the first call does not wait for it; safe to repeat."""
-        await self._run(self._batch_thread, [""])
+        await self._embed(self._batch_thread, [""])
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """Return one unit vector a text, in order.
+    async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Sequence[Vector]:
+        """Return one unit vector a text, in order; `urgent` ones wait for none that are not.
 
         A long text is cut into chunks whose vectors are averaged; of a text with more than 32 chunks, 32 are taken
         evenly. Empty text has a vector too.
@@ -121,10 +127,10 @@ class BuiltinEmbedder:
         Raises:
             ModelUnavailable: the model's files are missing or not the expected ones.
         """
-        vectors: list[Vector] = []
-        for start in range(0, len(texts), TEXTS_PER_STEP):
-            vectors += await self._run(self._batch_thread, texts[start : start + TEXTS_PER_STEP])
-        return vectors
+        if not urgent:
+            return await self._embed(self._batch_thread, texts)
+        with self._first():
+            return await self._embed(self._urgent_thread, texts)
 
     async def embed_query(self, text: str) -> Vector:
         """Return a query's unit vector; one that was asked for a moment ago is not computed again.
@@ -138,7 +144,8 @@ class BuiltinEmbedder:
         generation = self._queries.generation
         try:
             async with asyncio.timeout(self._query_timeout.total_seconds()):
-                (vector,) = await self._run(self._query_thread, [text])
+                with self._first():
+                    (vector,) = await self._embed(self._query_thread, [text])
         except TimeoutError as error:
             raise self._failed(
                 _unavailable(f"the query took longer than {self._query_timeout.total_seconds():g} s")
@@ -152,18 +159,37 @@ class BuiltinEmbedder:
 
     async def close(self) -> None:
         """Stop the threads; what is queued is dropped, what runs is waited for."""
-        for thread in (self._query_thread, self._batch_thread):
+        for thread in (self._query_thread, self._urgent_thread, self._batch_thread):
             await asyncio.to_thread(thread.shutdown, cancel_futures=True)
 
-    async def _run(self, thread: ThreadPoolExecutor, texts: Sequence[str]) -> list[Vector]:
-        stop = threading.Event()
+    @contextmanager
+    def _first(self) -> Iterator[None]:
+        """Have the rest wait meanwhile."""
+        done = asyncio.get_running_loop().create_future()
+        self._waited_for.add(done)
         try:
-            vectors = await asyncio.get_running_loop().run_in_executor(thread, self._runner.embed, list(texts), stop)
-        except asyncio.CancelledError:
-            stop.set()
-            raise
+            yield
+        finally:
+            self._waited_for.remove(done)
+            done.set_result(None)
+
+    async def _embed(self, thread: ThreadPoolExecutor, texts: Sequence[str]) -> list[Vector]:
+        vectors: list[Vector] = []
+        try:
+            sized = ((text, len(text)) for text in texts)
+            for group in packed(sized, most=CHARS_PER_GROUP, most_items=TEXTS_PER_GROUP):
+                vectors += await self._run(thread, self._runner.embed(group))
         except ModelUnavailable as error:
             raise self._failed(error) from error.__cause__
+        return vectors
+
+    async def _run(self, thread: ThreadPoolExecutor, steps: Iterator[list[Vector] | None]) -> list[Vector]:
+        vectors = None
+        while vectors is None:
+            if thread is self._batch_thread and self._waited_for:
+                # Those of this moment alone: who comes later goes before the next step, so that none waits for ever.
+                await asyncio.wait(self._waited_for)
+            vectors = await asyncio.get_running_loop().run_in_executor(thread, next, steps)
         self._recorder.succeeded()
         return vectors
 
@@ -179,7 +205,8 @@ class _Runner:
         self._lock = threading.Lock()
         self._loaded: tuple[Tokenizer, InferenceSession] | None = None
 
-    def embed(self, texts: Sequence[str], stop: threading.Event) -> list[Vector]:
+    def embed(self, texts: Sequence[str]) -> Iterator[list[Vector] | None]:
+        """Yield None after each run of the model but the last, and then the texts' vectors."""
         tokenizer, session = self._load()
         chunks: list[list[int]] = []
         spans: list[range] = []
@@ -188,11 +215,12 @@ class _Runner:
             chunks += _chunks(tokenizer, text)
             spans.append(range(first, len(chunks)))
         pooled = np.empty((len(chunks), DIMENSION), dtype=np.float32)
-        for batch in _batches([len(chunk) for chunk in chunks]):
-            if stop.is_set():
-                return []  # Nobody waits for it.
+        *others, last = _batches([len(chunk) for chunk in chunks])
+        for batch in others:
             pooled[batch] = _pool(session, [chunks[index] for index in batch])
-        return [_mean(pooled, chunks, span) for span in spans]
+            yield None
+        pooled[last] = _pool(session, [chunks[index] for index in last])
+        yield [_mean(pooled, chunks, span) for span in spans]
 
     def _load(self) -> tuple[Tokenizer, InferenceSession]:
         with self._lock:

@@ -78,8 +78,8 @@ class OpenAIEmbedder:
         """How the last call went."""
         return self._endpoint.state
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """Return one unit vector a text, in order.
+    async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Sequence[Vector]:
+        """Return one unit vector a text, in order; nothing is queued here, so that `urgent` changes nothing.
 
         A text longer than the model's input is cut into chunks whose vectors are averaged; of more than 32 chunks, 32
         are taken evenly. Where the endpoint refuses the length all the same (its tokens are others), shorter chunks are

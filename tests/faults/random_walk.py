@@ -76,7 +76,7 @@ class HashEmbedder:
         """It always works."""
         return self._recorder.state
 
-    async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
+    async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Sequence[Vector]:
         """Return a vector a text."""
         return [_vector(text) for text in texts]
 

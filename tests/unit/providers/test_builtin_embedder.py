@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from memory_service.contract.config import EmbeddingConfig, ModelsConfig, ServiceConfig
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelUnavailable
+from memory_service.operations.remember import embed_or_wait
+from memory_service.operations.services import Services
 from memory_service.ports.records import Vector
 from memory_service.providers import BuiltinEmbedder, builtin_embedder
+from memory_service.providers.builtin_embedder import BATCH_TOKENS, CHUNK_TOKENS, DIMENSION
 from tests.unit.providers.conftest import StillClock
 
 
@@ -69,12 +78,12 @@ async def test_a_text_of_a_million_characters_costs_a_bounded_number_of_chunks(
 async def test_a_query_that_is_repeated_is_embedded_once_until_an_erasure(
     embedder: BuiltinEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[list[str]] = []
+    calls: list[Sequence[str]] = []
     embed = embedder._runner.embed
 
-    def counting(texts: list[str], stop: threading.Event) -> list[Vector]:
+    def counting(texts: Sequence[str]) -> Iterator[list[Vector] | None]:
         calls.append(texts)
-        return embed(texts, stop)
+        return embed(texts)
 
     monkeypatch.setattr(embedder._runner, "embed", counting)
     first = await embedder.embed_query("where does Ann live?")
@@ -85,12 +94,128 @@ async def test_a_query_that_is_repeated_is_embedded_once_until_an_erasure(
     assert len(calls) == 2
 
 
-async def test_a_query_does_not_wait_for_a_batch(embedder: BuiltinEmbedder) -> None:
-    await embedder.warm()
-    batch = asyncio.create_task(embedder.embed(["green tea " * 200] * 40))
-    await embedder.embed_query("tea")
-    assert not batch.done()
-    batch.cancel()
+class SteppedModel:
+    """In place of the model and its tokenizer: a run begins and ends by the first letter of its text, once it may."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self._may: defaultdict[str, threading.Semaphore] = defaultdict(lambda: threading.Semaphore(0))
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> SimpleNamespace:
+        assert not add_special_tokens
+        return SimpleNamespace(ids=[ord(word[0]) for word in text.split()])
+
+    def run(self, _wanted: list[str], feeds: dict[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32]]:
+        ids = feeds["input_ids"]
+        name = chr(ids[0][1])
+        self.log.append(f"{name} begins")
+        assert self._may[name].acquire(timeout=30)
+        self.log.append(f"{name} ends")
+        return (np.ones((*ids.shape, DIMENSION), dtype=np.float32),)
+
+    def may_end(self, name: str, runs: int = 1) -> None:
+        """Let so many runs of a text end."""
+        self._may[name].release(runs)
+
+    async def has(self, *lines: str) -> None:
+        """Wait until all of this has happened."""
+        async with asyncio.timeout(30):
+            for _ in itertools.count():
+                if not Counter(lines) - Counter(self.log):
+                    return
+                await asyncio.sleep(0)
+
+    def begun(self) -> list[str]:
+        """Return which runs began, in order."""
+        return [line.removesuffix(" begins") for line in self.log if line.endswith(" begins")]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> SteppedModel:
+    """What the embedder loads."""
+    stepped = SteppedModel()
+    monkeypatch.setattr(builtin_embedder, "_load", lambda: (stepped, stepped))
+    return stepped
+
+
+def runs(name: str, number: int) -> str:
+    """Return a text of so many runs."""
+    return f"{name} " * (CHUNK_TOKENS * number * (BATCH_TOKENS // (CHUNK_TOKENS + 2)))
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_query_and_a_save_wait_for_no_run_of_a_batch_and_the_batch_waits_for_them(
+    embedder: BuiltinEmbedder, model: SteppedModel
+) -> None:
+    batch = asyncio.create_task(embedder.embed([runs("batch", 3)]))
+    await model.has("b begins")
+    config = ServiceConfig(models=ModelsConfig(embedding=EmbeddingConfig(query_timeout_seconds=60)))
+    services = cast(Services, SimpleNamespace(config=config, embedder=embedder))
+    save = asyncio.create_task(embed_or_wait(services, ["saved"]))
+    query = asyncio.create_task(embedder.embed_query("query"))
+    await model.has("s begins", "q begins")
+    model.may_end("b")
+    await model.has("b ends")
+    await settle()
+    model.may_end("s")
+    (vector,) = await save
+    assert vector is not None
+    await settle()
+    model.may_end("q")
+    await query
+    model.may_end("b", 2)
+    assert len(await batch) == 1
+    assert model.log[3:6] == ["b ends", "s ends", "q ends"]
+    assert model.log[6:] == ["b begins", "b ends"] * 2
+
+
+async def test_a_batch_goes_on_though_somebody_waits_at_every_moment(
+    embedder: BuiltinEmbedder, model: SteppedModel
+) -> None:
+    batch = asyncio.create_task(embedder.embed([runs("batch", 2)]))
+    await model.has("b begins")
+    model.may_end("b", 2)
+    saves = [asyncio.create_task(embedder.embed(["saved"], urgent=True))]
+    async with asyncio.timeout(30):
+        while not batch.done():
+            saves.append(asyncio.create_task(embedder.embed(["saved"], urgent=True)))
+            await settle()
+            model.may_end("s")
+            await saves[-2]
+    assert not saves[-1].done()
+    model.may_end("s")
+    await saves[-1]
+
+
+async def test_batches_take_turns_by_runs_of_the_model(embedder: BuiltinEmbedder, model: SteppedModel) -> None:
+    long = asyncio.create_task(embedder.embed([runs("long", 3), runs("long", 1)]))
+    await model.has("l begins")
+    short = asyncio.create_task(embedder.embed(["short"]))
+    await settle()
+    for name, number in (("l", 4), ("s", 1)):
+        model.may_end(name, number)
+    assert [len(await task) for task in (long, short)] == [2, 1]
+    assert model.begun() == ["l", "s", "l", "l", "l"]
+
+
+async def test_nothing_more_is_computed_for_a_call_that_was_cancelled(
+    embedder: BuiltinEmbedder, model: SteppedModel
+) -> None:
+    long = asyncio.create_task(embedder.embed([runs("long", 3)]))
+    await model.has("l begins")
+    waiting = asyncio.create_task(embedder.embed([runs("waiting", 3)]))
+    await settle()
+    for task in (long, waiting):
+        task.cancel()
+    await asyncio.wait([long, waiting])
+    for name in ("l", "s"):
+        model.may_end(name)
+    await embedder.embed(["short"])
+    assert model.begun() == ["l", "s"]
 
 
 async def test_a_query_that_takes_too_long_is_unavailable_and_says_so(clock: StillClock) -> None:
