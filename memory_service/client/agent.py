@@ -20,7 +20,7 @@ from memory_service.client import errors, flushes, requests
 from memory_service.client.cleaning import storable_json
 from memory_service.client.client import MemoryClient
 from memory_service.client.errors import ServiceUnavailable
-from memory_service.client.requests import TurnLike
+from memory_service.client.requests.turns import TurnLike
 from memory_service.client.results import Written
 from memory_service.client.sync import Blocking, Direct, SyncMemoryClient
 from memory_service.contract.base import Text, Wire

@@ -41,7 +41,7 @@ from memory_service.client.exchange import Count, Counts, Exchange, refusal
 from memory_service.client.groups import Admin, Facts, Health, Jobs, Receipts, Sessions
 from memory_service.client.outbox import Outbox
 from memory_service.client.places import Place, outbox_folder
-from memory_service.client.requests import TurnLike
+from memory_service.client.requests.turns import TurnLike
 from memory_service.client.results import Delivery, Forgotten, Recalled, Remembered, Written
 from memory_service.client.transport import Transport
 from memory_service.contract.items import Filters

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memory_service.client import requests
-from memory_service.client.requests import TurnLike
+from memory_service.client.requests import bodies
+from memory_service.client.requests.turns import TurnLike, checked
 from memory_service.contract.turns import NewTurn
 
 MAX_TURNS_PER_WRITE = 200
@@ -35,11 +35,11 @@ def flush(turns: Iterable[TurnLike], idempotency_key: str | None) -> Flush:
     Raises:
         InvalidRequest: a turn is wrong, by its place in the whole, or the key is.
     """
-    key = requests.checked_key(idempotency_key)
+    key = bodies.checked_key(idempotency_key)
     writes: list[tuple[NewTurn, ...]] = []
     batch: list[NewTurn] = []
     size = 0
-    for turn in requests.checked_turns(turns, key):
+    for turn in checked(turns, key):
         length = len(turn.model_dump_json(exclude_unset=True))
         if batch and (len(batch) >= MAX_TURNS_PER_WRITE or size + length > MAX_CHARS_PER_WRITE):
             writes.append(tuple(batch))

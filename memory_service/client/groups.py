@@ -42,15 +42,15 @@ class Facts(Verbs):
 
     async def get(self, fact_id: str) -> Item:
         """Return one fact."""
-        return await self._ask(requests.facts_get(fact_id))
+        return await self._ask(requests.facts.get(fact_id))
 
     async def patch(self, /, fact_id: str, *, idempotency_key: str | None = None, **changes: Any) -> Item:
         """Correct one fact and return it; with `revision` a fact that changed meanwhile raises Conflict."""
-        return await self._ask(requests.facts_patch(fact_id, idempotency_key=idempotency_key, **changes))
+        return await self._ask(requests.facts.patch(fact_id, idempotency_key=idempotency_key, **changes))
 
     async def delete(self, fact_id: str, *, idempotency_key: str | None = None) -> ForgetResponse:
         """Delete one fact and return the receipt; nothing reads it any more when this returns."""
-        return await self._ask(requests.facts_delete(fact_id, idempotency_key=idempotency_key))
+        return await self._ask(requests.facts.delete(fact_id, idempotency_key=idempotency_key))
 
     async def list(
         self,
@@ -63,7 +63,7 @@ class Facts(Verbs):
     ) -> ListResponse:
         """Return one page of facts."""
         return await self._ask(
-            requests.facts_list(scope=scope, session_id=session_id, workspace=workspace, cursor=cursor, limit=limit)
+            requests.facts.list(scope=scope, session_id=session_id, workspace=workspace, cursor=cursor, limit=limit)
         )
 
     async def batch(
@@ -74,15 +74,15 @@ class Facts(Verbs):
         idempotency_key: str | None = None,
     ) -> FactBatchResponse:
         """Save facts together, all or none."""
-        return await self._ask(requests.facts_batch(facts, generation=generation, idempotency_key=idempotency_key))
+        return await self._ask(requests.facts.batch(facts, generation=generation, idempotency_key=idempotency_key))
 
     async def history(self, fact_id: str) -> HistoryResponse:
         """Return a fact's changes, oldest first."""
-        return await self._ask(requests.facts_history(fact_id))
+        return await self._ask(requests.facts.history(fact_id))
 
     async def supersede(self, /, fact_id: str, text: str, *, idempotency_key: str | None = None, **fields: Any) -> Item:
         """Put another statement in a fact's place and return it; the old one keeps its validity and its successor."""
-        return await self._ask(requests.facts_supersede(fact_id, text, idempotency_key=idempotency_key, **fields))
+        return await self._ask(requests.facts.supersede(fact_id, text, idempotency_key=idempotency_key, **fields))
 
 
 class Sessions(Verbs):
@@ -95,17 +95,17 @@ class Sessions(Verbs):
 
         A session that is written to meanwhile may come twice, none is left out.
         """
-        return await self._ask(requests.sessions_list(workspace=workspace, cursor=cursor, limit=limit))
+        return await self._ask(requests.sessions.list(workspace=workspace, cursor=cursor, limit=limit))
 
     async def get(self, session_id: str, *, workspace: str | None = None) -> SessionDetail:
         """Return a session with its window and digests."""
-        return await self._ask(requests.sessions_get(session_id, workspace=workspace))
+        return await self._ask(requests.sessions.get(session_id, workspace=workspace))
 
     async def turns(
         self, session_id: str, *, after: int | None = None, limit: int | None = None, workspace: str | None = None
     ) -> TurnsResponse:
         """Return turns past the seq `after`, in order; every turn that was kept, not the window alone."""
-        return await self._ask(requests.sessions_turns(session_id, after=after, limit=limit, workspace=workspace))
+        return await self._ask(requests.sessions.turns(session_id, after=after, limit=limit, workspace=workspace))
 
     async def end(
         self,
@@ -148,7 +148,7 @@ class Sessions(Verbs):
         idempotency_key: str | None,
         failure_mode: FailureMode | str | None,
     ) -> SessionActed:
-        request = requests.sessions_act(action, session_id, workspace=workspace, idempotency_key=idempotency_key)
+        request = requests.sessions.act(action, session_id, workspace=workspace, idempotency_key=idempotency_key)
         strict = self._is_strict(failure_mode)
         try:
             answer = await self._ask(request)
@@ -175,16 +175,16 @@ class Jobs(Verbs):
     ) -> JobsResponse:
         """Return one page of jobs of a workspace, or of none, newest first."""
         return await self._ask(
-            requests.jobs_list(state=state, session_id=session_id, workspace=workspace, cursor=cursor, limit=limit)
+            requests.jobs.list(state=state, session_id=session_id, workspace=workspace, cursor=cursor, limit=limit)
         )
 
     async def get(self, job_id: str) -> Job:
         """Return one job."""
-        return await self._ask(requests.jobs_get(job_id))
+        return await self._ask(requests.jobs.get(job_id))
 
     async def retry(self, job_id: str, *, idempotency_key: str | None = None) -> Job:
         """Put a dead job back into the queue."""
-        return await self._ask(requests.jobs_retry(job_id, idempotency_key=idempotency_key))
+        return await self._ask(requests.jobs.retry(job_id, idempotency_key=idempotency_key))
 
 
 class Receipts(Verbs):
@@ -192,7 +192,7 @@ class Receipts(Verbs):
 
     async def get(self, receipt_id: str) -> Receipt:
         """Return how far an erasure is: erased, then purged."""
-        return await self._ask(requests.receipts_get(receipt_id))
+        return await self._ask(requests.receipts.get(receipt_id))
 
 
 class Health(Verbs):
@@ -201,7 +201,7 @@ class Health(Verbs):
     async def live(self) -> bool:
         """Return whether the process answers; never raises on an outage."""
         try:
-            await self._ask(requests.health_live(), seconds=self._shared.deadlines.recall)
+            await self._ask(requests.health.live(), seconds=self._shared.deadlines.recall)
         except ServiceUnavailable:
             return False
         return True
@@ -209,13 +209,13 @@ class Health(Verbs):
     async def ready(self) -> bool:
         """Return whether the service can serve; never raises on an outage."""
         try:
-            return (await self._ask(requests.health_ready(), seconds=self._shared.deadlines.recall)).ready
+            return (await self._ask(requests.health.ready(), seconds=self._shared.deadlines.recall)).ready
         except ServiceUnavailable:
             return False
 
     async def report(self) -> HealthReport:
         """Return one replica's view of itself; for the operator and admins."""
-        return await self._ask(requests.health_report())
+        return await self._ask(requests.health.report())
 
 
 class Admin(Verbs):
@@ -230,31 +230,31 @@ class Admin(Verbs):
         idempotency_key: str | None = None,
     ) -> ForgetResponse:
         """Erase a principal, an agent, or an agent's session, over the whole store."""
-        request = requests.admin_erase(
+        request = requests.admin.erase(
             principal=principal, agent=agent, session=session, idempotency_key=idempotency_key
         )
         return await self._ask(request, admin=True)
 
     async def list(self, *, cursor: str | None = None, limit: int | None = None) -> ListResponse:
         """Return one page of everything in the store."""
-        return await self._ask(requests.admin_list(cursor=cursor, limit=limit), admin=True)
+        return await self._ask(requests.admin.list(cursor=cursor, limit=limit), admin=True)
 
     async def diagnostics(self) -> Diagnostics:
         """Return totals of the store."""
-        return await self._ask(requests.admin_diagnostics(), admin=True)
+        return await self._ask(requests.admin.diagnostics(), admin=True)
 
     async def replay(
         self, state: JobState | str = JobState.DEAD, *, idempotency_key: str | None = None
     ) -> ReplayResponse:
         """Put every job of a state back into the queue."""
-        return await self._ask(requests.admin_replay(state, idempotency_key=idempotency_key), admin=True)
+        return await self._ask(requests.admin.replay(state, idempotency_key=idempotency_key), admin=True)
 
     async def export_page(self, *, cursor: str | None = None, limit: int | None = None) -> ExportPage:
         """Return one page of an export."""
-        return await self._ask(requests.admin_export(cursor=cursor, limit=limit), admin=True)
+        return await self._ask(requests.admin.export(cursor=cursor, limit=limit), admin=True)
 
     async def import_lines(
         self, lines: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None
     ) -> ImportResponse:
         """Import lines of an export; a line that was imported before is skipped."""
-        return await self._ask(requests.admin_import(lines, idempotency_key=idempotency_key), admin=True)
+        return await self._ask(requests.admin.import_lines(lines, idempotency_key=idempotency_key), admin=True)

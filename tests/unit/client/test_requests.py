@@ -45,15 +45,15 @@ def test_only_what_was_given_is_sent_so_that_the_stores_defaults_apply() -> None
         requests.write("s1", [TURN]),
         requests.remember("t"),
         requests.forget(),
-        requests.facts_patch(FACT, text="t"),
-        requests.facts_delete(FACT),
-        requests.facts_batch([{"text": "t"}]),
-        requests.facts_supersede(FACT, "t"),
-        requests.sessions_act("end", "s1"),
-        requests.jobs_retry(FACT),
-        requests.admin_erase(principal="local#ada"),
-        requests.admin_replay(),
-        requests.admin_import([{"a": 1}]),
+        requests.facts.patch(FACT, text="t"),
+        requests.facts.delete(FACT),
+        requests.facts.batch([{"text": "t"}]),
+        requests.facts.supersede(FACT, "t"),
+        requests.sessions.act("end", "s1"),
+        requests.jobs.retry(FACT),
+        requests.admin.erase(principal="local#ada"),
+        requests.admin.replay(),
+        requests.admin.import_lines([{"a": 1}]),
     ],
     ids=lambda request_: request_.verb,
 )
@@ -77,7 +77,7 @@ def test_remembered_text_is_not_repeated_in_an_error() -> None:
 @pytest.mark.parametrize("fact_id", ["../admin/list", "", "a/b", "*", "x?y=z", FACT.upper() + "/", FACT + "\n"])
 def test_an_id_cannot_leave_its_place_in_the_path(fact_id: str) -> None:
     with pytest.raises(errors.InvalidRequest):
-        requests.facts_get(fact_id)
+        requests.facts.get(fact_id)
 
 
 def test_nul_and_lone_surrogates_are_replaced_and_pairs_are_joined() -> None:
