@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from memory_service.ports.storage import (
-    Digests,
-    Erasing,
-    Facts,
-    Idempotency,
-    Jobs,
-    Moving,
-    Owners,
-    Receipts,
-    Search,
-    Sessions,
-    Turns,
-)
+from memory_service.ports.conversations import Digests, Sessions, Turns
+from memory_service.ports.erasing import Erasing, Receipts
+from memory_service.ports.facts import Facts
+from memory_service.ports.jobs import Jobs
+from memory_service.ports.moving import Moving
+from memory_service.ports.owners import Idempotency, Owners
+from memory_service.ports.searching import Search
 from memory_service.storage import encoding
 from memory_service.storage.rows.digests import DigestRows
 from memory_service.storage.rows.erasing import Eraser
