@@ -13,9 +13,14 @@ from memory_service.ports.records import JobDraft, SessionRow
 
 def index_job(config: ServiceConfig, session: SessionRow, now: datetime, request_id: str | None) -> JobDraft | None:
     """Return the job that makes vectors of a session's new turns, or None where episodes are switched off."""
-    if not (config.long_term.enabled and config.long_term.episodes):
+    if not indexes_turns(config):
         return None
     return _session_job(JobKind.INDEX_TURNS, session, now, request_id, lane=f"index:{session.id}")
+
+
+def indexes_turns(config: ServiceConfig) -> bool:
+    """Return whether turns get vectors, to be found as episodes."""
+    return config.long_term.enabled and config.long_term.episodes
 
 
 def fold_job(

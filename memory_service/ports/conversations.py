@@ -52,9 +52,10 @@ class Sessions(Protocol):
         """Move `extracted_seq` on; False when it no longer is `from_seq`."""
 
     def waiting_for_extraction(self, *, idle_before: datetime, limit: int) -> Sequence[SessionRow]:
-        """Return sessions whose last write is older and whose turns are not all extracted, oldest first.
+        """Return sessions whose last write is older and that have turns which are not extracted, oldest first.
 
-        One whose extraction is dead waits for a person or for the next write: asking again changes nothing.
+        One with a queued or running job is being seen to, and one whose extraction is dead waits for a person or for
+        the next write: none of them keeps another from its turn.
         """
 
     def waiting_for_index(self, *, limit: int) -> Sequence[SessionRow]:
@@ -94,7 +95,10 @@ class Turns(Protocol):
         """Return turns of these owners that a Pool named, by row id; ids that are gone are left out."""
 
     def expire(self, *, before: datetime, limit: int) -> int:
-        """Delete turns that were stored earlier, oldest first, and take them out of their windows; return how many."""
+        """Delete turns that were stored earlier, oldest first, and take them out of their windows; return how many.
+
+        What goes without having been extracted is waited for no longer.
+        """
 
 
 class Digests(Protocol):

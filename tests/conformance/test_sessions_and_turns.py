@@ -262,6 +262,30 @@ async def test_a_session_whose_job_is_dead_does_not_wait_for_another(store: Stor
     assert [row.owner.session for row in (*extracted, *indexed)] == ["alive", "alive"]
 
 
+async def test_a_session_whose_job_waits_or_runs_keeps_no_other_from_being_swept(store: Store) -> None:
+    for name in ("first", "second"):
+        await write(store, session_of(name), "x")
+    first = await store.storage.read(lambda tx: found(tx, session_of("first")))
+    draft = JobDraft(JobKind.EXTRACT, "extract:first", store.clock.now(), session_id=first.id)
+    await store.storage.transact(lambda tx: tx.jobs.enqueue(draft, tx.now()))
+    idle = store.clock.now() + timedelta(hours=1)
+
+    async def waiting() -> list[str]:
+        rows = await store.storage.read(lambda tx: tx.sessions.waiting_for_extraction(idle_before=idle, limit=1))
+        return [row.owner.session for row in rows]
+
+    assert await waiting() == ["second"]
+    job = await store.storage.transact(
+        lambda tx: tx.jobs.claim(
+            kinds=[JobKind.EXTRACT], lease=timedelta(seconds=30), worker="w", max_crashes=6, now=tx.now()
+        )
+    )
+    assert job is not None
+    assert await waiting() == ["second"]
+    await store.storage.transact(lambda tx: tx.jobs.finish(job, tx.now()))
+    assert await waiting() == ["first"]
+
+
 async def test_sessions_are_listed_newest_write_first_page_by_page(store: Store) -> None:
     for number in range(5):
         await write(store, session_of(f"s{number}"), "x")
@@ -344,6 +368,39 @@ async def test_old_turns_expire_and_leave_the_totals_right(store: Store) -> None
     assert [row.text for row in await window(store, owner)] == ["new"]
     session = await store.storage.read(lambda tx: found(tx, owner))
     assert (session.last_seq, session.window_turns, session.window_tokens) == (4, 1, 3)
+
+
+async def test_turns_that_expire_before_they_were_extracted_are_waited_for_no_longer(store: Store) -> None:
+    gone, kept, extracted = session_of("gone"), session_of("kept"), session_of("extracted")
+    for owner in (gone, kept, extracted):
+        await write(store, owner, "old 1", "old 2", "old 3")
+    session = await store.storage.read(lambda tx: found(tx, extracted))
+    await store.storage.transact(lambda tx: tx.sessions.advance_extracted(session.id, from_seq=0, to_seq=3))
+    store.clock.advance(timedelta(days=2))
+    await write(store, kept, "new 4")
+    before = store.clock.now() - timedelta(days=1)
+    assert await store.storage.transact(lambda tx: tx.turns.expire(before=before, limit=2)) == 2
+
+    async def extracted_seqs() -> list[int]:
+        owners = (gone, kept, extracted)
+        return [(await store.storage.read(lambda tx, owner=owner: found(tx, owner))).extracted_seq for owner in owners]
+
+    assert await extracted_seqs() == [2, 0, 3]
+    assert await store.storage.transact(lambda tx: tx.turns.expire(before=before, limit=100)) == 7
+    assert await extracted_seqs() == [3, 3, 3]
+    idle = store.clock.now() + timedelta(hours=1)
+    rows = await store.storage.read(lambda tx: tx.sessions.waiting_for_extraction(idle_before=idle, limit=9))
+    assert [row.owner for row in rows] == [kept]
+
+
+async def test_a_session_without_a_turn_to_extract_waits_for_nothing(store: Store) -> None:
+    """An export may bring a session without the turns that its source has deleted."""
+    await write(store, session_of("s1"), "x", "y")
+    session = await store.storage.read(lambda tx: found(tx, session_of("s1")))
+    before = store.clock.now() + timedelta(hours=1)
+    await store.storage.transact(lambda tx: tx.turns.expire(before=before, limit=9))
+    await store.storage.transact(lambda tx: tx.sessions.advance_extracted(session.id, from_seq=2, to_seq=0))
+    assert await store.storage.read(lambda tx: tx.sessions.waiting_for_extraction(idle_before=before, limit=9)) == []
 
 
 async def test_what_raises_leaves_nothing_behind(store: Store) -> None:

@@ -9,7 +9,7 @@ from memory_service.contract.sessions import JobKind
 from memory_service.domain.retention import FINISHED_JOBS_KEPT, IDEMPOTENCY_KEPT, cut_off
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.background.held import HeldJob
-from memory_service.operations.enqueue import extract_job, index_job
+from memory_service.operations.enqueue import extract_job, index_job, indexes_turns
 from memory_service.operations.services import Services
 from memory_service.ports.records import JobDraft
 from memory_service.ports.storage import Transaction
@@ -32,7 +32,7 @@ async def sweep(services: Services, *, upkeep: bool = True) -> int:
     Safe to run on every replica at once.
     """
 
-    def work(tx: Transaction) -> int:
+    def wanted(tx: Transaction) -> list[JobDraft]:
         now = tx.now()
         drafts: list[JobDraft | None] = []
         if upkeep:
@@ -48,20 +48,24 @@ async def sweep(services: Services, *, upkeep: bool = True) -> int:
                 else ()
             )
             drafts.extend(extract_job(services, session, now, None, force=True) for session in idle)
-        unindexed = tx.sessions.waiting_for_index(limit=SWEEP_SESSIONS)
-        drafts.extend(index_job(services.config, session, now, None) for session in unindexed)
+        if indexes_turns(services.config):
+            unindexed = tx.sessions.waiting_for_index(limit=SWEEP_SESSIONS)
+            drafts.extend(index_job(services.config, session, now, None) for session in unindexed)
         if tx.facts.without_vector(limit=1):
             drafts.append(embed_job(tx))
         if tx.receipts.unpurged(limit=1):
             drafts.append(purge_job(now))
-        wanted = [draft for draft in drafts if draft is not None]
-        for draft in wanted:
-            tx.jobs.enqueue(draft, now)
-        return len(wanted)
+        return [draft for draft in drafts if draft is not None]
 
-    count = await services.storage.transact(work)
-    services.wake()
-    return count
+    def enqueue(tx: Transaction) -> None:
+        for draft in drafts:
+            tx.jobs.enqueue(draft, tx.now())
+
+    drafts = await services.storage.read(wanted)
+    if drafts:
+        await services.storage.transact(enqueue)
+        services.wake()
+    return len(drafts)
 
 
 async def expire(held: HeldJob) -> None:

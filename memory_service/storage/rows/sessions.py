@@ -147,11 +147,13 @@ class SessionRows:
         return changed == 1
 
     def waiting_for_extraction(self, *, idle_before: datetime, limit: int) -> Sequence[SessionRow]:
-        """Return sessions that rest with turns that are not extracted and whose job is not dead, oldest first."""
+        """Return sessions that rest with turns to extract and have no queued, running or dead job for it."""
         found = self._link.rows(
             f"{_SELECT} WHERE s.extracted_seq < s.last_seq AND s.last_write_at < :before"
             " AND NOT EXISTS (SELECT 1 FROM @jobs AS j WHERE j.session_id = s.id AND j.kind = 'extract'"
-            " AND j.state = 'dead')"
+            " AND j.state IN ('queued', 'running', 'dead'))"
+            " AND EXISTS (SELECT 1 FROM @turns AS t WHERE t.owner_id = s.home_id AND t.session_id = s.id"
+            " AND t.seq > s.extracted_seq)"
             " ORDER BY s.last_write_at, s.id LIMIT :limit",
             {"before": micros(idle_before), "limit": limit},
         )

@@ -142,7 +142,7 @@ class TurnRows:
         return {row[0]: Episode(turn_row(row), row[12], row[13]) for row in found}
 
     def expire(self, *, before: datetime, limit: int) -> int:
-        """Delete turns stored before a time, oldest first, and take them out of their windows; return how many."""
+        """Delete turns stored before a time, oldest first, and take them out of what waits; return how many."""
         doomed = self._link.rows(
             "SELECT owner_id, session_id, id, seq, tokens FROM @turns WHERE created_at < :before"
             " ORDER BY created_at, id LIMIT :limit",
@@ -166,10 +166,20 @@ class TurnRows:
             " window_tokens = window_tokens - :tokens WHERE id = :id",
             [{"id": session_id, "turns": turns, "tokens": tokens} for session_id, (turns, tokens) in totals.items()],
         )
-        return self._link.run(
+        deleted = self._link.run(
             "DELETE FROM @turns WHERE owner_id IN [:owners] AND id IN [:ids]",
             {"owners": sorted({row[0] for row in doomed}), "ids": [row[2] for row in doomed]},
         )
+        last_deleted: dict[int, int] = {}
+        for _, session_id, _, seq, _ in doomed:
+            last_deleted[session_id] = max(seq, last_deleted.get(session_id, 0))
+        # No further than what went: an import may not have brought the rest of a session yet.
+        self._link.run_many(
+            "UPDATE @sessions AS s SET extracted_seq = :seq WHERE s.id = :id AND s.extracted_seq < :seq AND NOT EXISTS"
+            " (SELECT 1 FROM @turns AS t WHERE t.owner_id = s.home_id AND t.session_id = s.id AND t.seq < :seq)",
+            [{"id": session_id, "seq": seq} for session_id, seq in sorted(last_deleted.items())],
+        )
+        return deleted
 
     def _known(self, session: SessionRow, client_ids: Sequence[str]) -> dict[str, int]:
         if not client_ids:

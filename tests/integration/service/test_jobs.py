@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import NoReturn
 
 import pytest
 
-from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig, WorkerConfig
+from memory_service.contract.config import (
+    EngineName,
+    ExtractionConfig,
+    LongTermConfig,
+    MediumTermConfig,
+    ShortTermConfig,
+    WorkerConfig,
+)
 from memory_service.contract.sessions import JobKind
+from memory_service.operations.background.upkeep import sweep
+from memory_service.storage.rows.sessions import SessionRows
 from tests.fakes.model_server import (
     CHAT,
     EMBEDDINGS,
@@ -393,3 +403,17 @@ async def test_a_worker_whose_job_is_erased_stops_it_and_goes_on(start: Start) -
         assert await working >= 2
     assert not gate.opened.is_set()
     assert (await agent.get("/v1/jobs", session_id="s2"))["jobs"][0]["state"] == "done"
+
+
+async def test_a_sweep_of_a_store_at_rest_writes_nothing_and_without_episodes_looks_for_no_vector(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_given: object, **_named: object) -> NoReturn:
+        raise AssertionError("not asked for")
+
+    service = await start(long_term=LongTermConfig(episodes=False))
+    await service.agent().write("My dog is called Rex")
+    await service.work()
+    monkeypatch.setattr(SessionRows, "waiting_for_index", refuse)
+    monkeypatch.setattr(service.services.storage, "transact", refuse)
+    assert await sweep(service.services, upkeep=False) == 0
