@@ -27,10 +27,6 @@ INSERT = (
     " :superseded_by, :expires_at, :importance, :pinned, :revision, :created_at, :updated_at, :category, :tags,"
     " :length, :terms, :embedding_model, :vector, :text, :evidence, :attributes)"
 )
-INSERT_HISTORY = (
-    "INSERT INTO @fact_history (owner_id, fact_id, at, event, actor, agent, principal, session, text)"
-    " VALUES (:owner_id, :fact_id, :at, :event, :actor, :agent, :principal, :session, :text)"
-)
 LIVE = "f.status IN ('active', 'pending')"
 """Facts whose key is taken; written as in the partial indexes, so that SQLite uses them."""
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from memory_service.contract.items import FactStatus
-from memory_service.domain import histories
 from memory_service.domain.merging import normal_text
 from memory_service.domain.owners import Owner
 from memory_service.errors import Conflict
@@ -21,10 +20,11 @@ from memory_service.ports.records import (
     OwnerRow,
     Vector,
 )
-from memory_service.storage.encoding import dump, join_terms, micros, micros_or_none, moment
+from memory_service.storage.encoding import dump, join_terms, micros, micros_or_none
 from memory_service.storage.errors import Duplicate
 from memory_service.storage.rows import fact_columns, fact_sources, idempotency
 from memory_service.storage.rows.fact_columns import LIVE, SELECT, fact_row
+from memory_service.storage.rows.fact_history import FactHistory
 from memory_service.storage.rows.fact_sources import FactSources
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.statements import LOCK, Link, Row
@@ -45,6 +45,7 @@ class FactRows:
         self._owners = owners
         self._nearest = nearest
         self._sources = FactSources(link)
+        self._history = FactHistory(link)
         self.has_deleted = False
 
     def add(self, draft: FactDraft, *, fact_id: str, actor: str, now: datetime) -> FactRow:
@@ -61,7 +62,7 @@ class FactRows:
             raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
         self._sources.store(owner_id, row_id, draft.source)
         origin = fact_sources.place(draft.source)[:3]
-        self._write_line((owner_id, row_id), "added", draft.text, actor=actor, now=now, origin=origin)
+        self._history.write((owner_id, row_id), "added", draft.text, actor=actor, now=now, origin=origin)
         self._owners.revise([owner_id])
         return self._required(owner_id, row_id)
 
@@ -158,7 +159,7 @@ class FactRows:
         if change.source is not None:
             self._sources.replace(owner_id, known.row_id, change.source)
         fact = self._required(owner_id, known.row_id)
-        self._note(
+        self._history.note(
             (owner_id, fact.row_id),
             event,
             "" if fact.text == known.text else fact.text,
@@ -198,12 +199,7 @@ class FactRows:
 
     def history(self, fact_id: str) -> Sequence[HistoryRow]:
         """Return a fact's changes, oldest first."""
-        found = self._link.rows(
-            "SELECT h.at, h.event, h.text, h.actor FROM @facts AS f JOIN @fact_history AS h"
-            " ON h.owner_id = f.owner_id AND h.fact_id = f.row_id WHERE f.id = :id ORDER BY h.id",
-            {"id": fact_id},
-        )
-        return [HistoryRow(moment(row[0]), row[1], row[2] or None, row[3]) for row in found]
+        return self._history.of(fact_id)
 
     def list(
         self, owners: Sequence[OwnerRow], *, filters: ItemFilters, limit: int, after: int | None
@@ -332,60 +328,6 @@ class FactRows:
         for table, column in (("fact_history", "fact_id"), ("fact_sources", "fact_id"), ("facts", "row_id")):
             self._link.run(f"DELETE FROM @{table} WHERE owner_id IN [:owners] AND {column} IN [:ids]", places)
         self._owners.revise(row[0] for row in rows)
-
-    def _note(
-        self,
-        place: tuple[int, int],
-        event: str,
-        text: str,
-        *,
-        actor: str,
-        now: datetime,
-        source: FactSource | None,
-    ) -> None:
-        """Write a line of history with the source of its text: the given one, else that of the line before.
-
-        Where the line before was erased, the text is that of those who said it too. `text` is empty where it is that
-        of the line before. The oldest lines make room.
-        """
-        owner_id, row_id = place
-        lines = self._link.rows(
-            "SELECT id, LENGTH(text), agent, principal, session FROM @fact_history"
-            " WHERE owner_id = :owner_id AND fact_id = :fact_id ORDER BY id DESC",
-            {"owner_id": owner_id, "fact_id": row_id},
-        )
-        if source is None:
-            left = (lines[0][2:] if lines else None) or self._link.row(
-                "SELECT agent, principal, session FROM @fact_sources WHERE owner_id = :owner_id AND fact_id = :fact_id"
-                " ORDER BY agent, principal, session LIMIT 1",
-                {"owner_id": owner_id, "fact_id": row_id},
-            )
-            origin = left or ("", "", "")
-        else:
-            origin = fact_sources.place(source)[:3]
-        self._write_line(place, event, text, actor=actor, now=now, origin=origin)
-        keeps = histories.kept([len(text), *(line[1] for line in lines)]) - 1
-        if keeps < len(lines):
-            self._link.run(
-                "DELETE FROM @fact_history WHERE owner_id = :owner_id AND fact_id = :fact_id AND id <= :last",
-                {"owner_id": owner_id, "fact_id": row_id, "last": lines[keeps][0]},
-            )
-
-    def _write_line(
-        self, place: tuple[int, int], event: str, text: str, *, actor: str, now: datetime, origin: Sequence[str]
-    ) -> None:
-        self._link.run(
-            fact_columns.INSERT_HISTORY,
-            {
-                "owner_id": place[0],
-                "fact_id": place[1],
-                "at": micros(now),
-                "event": event,
-                "actor": actor,
-                **dict(zip(("agent", "principal", "session"), origin, strict=True)),
-                "text": text,
-            },
-        )
 
     def text_hash(self, text: str) -> str:
         """Return the keyed hash by which facts that say the same are found."""

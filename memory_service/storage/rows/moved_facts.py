@@ -15,8 +15,8 @@ from memory_service.contract.items import FactStatus
 from memory_service.domain import histories
 from memory_service.ports.records import FactSource
 from memory_service.storage.encoding import micros, moment
-from memory_service.storage.rows import fact_sources, lines
-from memory_service.storage.rows.fact_columns import INSERT, INSERT_HISTORY, LIVE, bare
+from memory_service.storage.rows import fact_history, fact_sources, lines
+from memory_service.storage.rows.fact_columns import INSERT, LIVE, bare
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.sparing import Sparing, covering, covering_source
@@ -193,7 +193,9 @@ class FactMover:
             fact_sources.INSERT,
             [{**place, **fact_sources.values(source)} for place, arrival in stored for source in arrival.sources],
         )
-        self._link.run_many(INSERT_HISTORY, [{**place, **row} for place, arrival in stored for row in arrival.history])
+        self._link.run_many(
+            fact_history.INSERT, [{**place, **row} for place, arrival in stored for row in arrival.history]
+        )
         self._owners.revise(place["owner_id"] for place, _ in stored)
 
     def _keep_what_is_here(self, plan: _Plan) -> None:
