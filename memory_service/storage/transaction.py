@@ -36,7 +36,8 @@ class RowTransaction:
         search = searches.over(link, committed=not writes, states=owners.states)
         self.search: Search = search
         self.sessions: Sessions = (sessions := SessionRows(link, owners))
-        self.turns: Turns = TurnRows(link)
+        self._turns = turns = TurnRows(link)
+        self.turns: Turns = turns
         self.digests: Digests = DigestRows(link)
         self._facts = facts = FactRows(link, owners, search)
         self.facts: Facts = facts
@@ -50,7 +51,7 @@ class RowTransaction:
     @property
     def has_erased(self) -> bool:
         """Whether this transaction erased something: what was kept in memory must go after its commit."""
-        return self._eraser.has_erased or self._facts.has_deleted
+        return self._eraser.has_erased or self._facts.has_deleted or self._turns.has_deleted
 
     def now(self) -> datetime:
         """Return the time that due times compare with."""

@@ -16,6 +16,8 @@ from memory_service.contract.scopes import FactKind, Kind, Scope
 from memory_service.domain.owners import Owner, PairErasure, SessionErasure
 from memory_service.ports.records import FactChange, OwnerRow, Pool, SearchQuery, SessionRow
 from memory_service.ports.storage import Transaction
+from memory_service.storage.search import reading
+from memory_service.storage.search.kept import KeptTurns
 from memory_service.storage.transaction import RowTransaction
 from tests.conformance.test_costs import recorded
 from tests.fakes.corpora import (
@@ -507,6 +509,26 @@ async def test_turns_past_their_retention_are_no_longer_found(store: Store) -> N
     earlier = timedelta(seconds=1)
     assert await store.storage.transact(lambda tx: tx.turns.expire(before=tx.now() + earlier, limit=1)) == 1
     assert statistics(await episodes(store, asked)) == (1, 1.0, [0, 1], True)
+
+
+async def test_turns_past_their_retention_leave_the_memory_of_the_search(store: Store) -> None:
+    await write(store, session_of(), *["tea"] * 9)
+    await write(store, session_of("other"), "milk", "coffee")
+    home = await store.storage.read(lambda tx: home_of(tx, pair_of()).id)
+    elsewhere = KeptTurns(home)  # of a replica that has deleted nothing itself
+
+    def look(tx: Transaction) -> tuple[int, int]:
+        elsewhere.bring_up(link_of(tx), reading.states(link_of(tx), [home])[home].home)
+        return len(elsewhere.index), elsewhere.index.dead
+
+    assert (await episodes(store, query())).population == 11
+    assert await store.storage.read(look) == (11, 0)
+    later = timedelta(seconds=1)
+    for limit, slots in ((5, (11, 5)), (1, (5, 0)), (4, (1, 0))):
+        await store.storage.transact(lambda tx, limit=limit: tx.turns.expire(before=tx.now() + later, limit=limit))
+        assert searches_of(store).cache.nbytes == 0
+        assert await store.storage.read(look) == slots
+    assert (await episodes(store, query())).population == 1
 
 
 async def test_turns_that_an_import_puts_into_a_searched_session_are_found(store: Store) -> None:

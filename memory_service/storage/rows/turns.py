@@ -40,6 +40,7 @@ class TurnRows:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self.has_deleted = False
 
     def append(self, session: SessionRow, turns: Sequence[TurnDraft], now: datetime) -> Sequence[int]:
         """Store turns at the end of a locked session; a known client id keeps its own seq."""
@@ -150,6 +151,7 @@ class TurnRows:
         )
         if not doomed:
             return 0
+        self.has_deleted = True
         folded: dict[int, int] = dict(
             self._link.rows(
                 f"SELECT id, folded_seq FROM @sessions WHERE id IN [:ids] ORDER BY id {LOCK}",

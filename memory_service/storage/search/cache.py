@@ -25,6 +25,9 @@ class Key(NamedTuple):
 
 T = TypeVar("T")
 
+_ENTRY_BYTES = 8 * 1024
+"""What an entry costs besides its rows: its columns are some forty objects, however few rows they have."""
+
 
 class Memo(Generic[T]):
     """Values that hold for one state of something. Safe to use from several threads."""
@@ -68,7 +71,7 @@ class _Entry:
     kept: Kept[Any]
     used_at: float
     ticket: int = 0
-    nbytes: int = 0
+    nbytes: int = _ENTRY_BYTES
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -82,6 +85,8 @@ class Cache:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._empty: Memo[Snapshot] = Memo()
+        self._nothing: dict[str, Snapshot] = {}
 
     @property
     def nbytes(self) -> int:
@@ -98,8 +103,11 @@ class Cache:
         """Return the rows of `key` in exactly this state.
 
         What a transaction reads is kept for others unless it may be rolled back, or began before the one that read
-        the state kept now: such a transaction reads for itself.
+        the state kept now: such a transaction reads for itself. Of what has no rows only that is kept.
         """
+        empty = self._empty.get(key, state)
+        if empty is not None:
+            return empty
         entry = self._entry(key, make)
         with entry.lock:
             kept: Kept[S] = entry.kept
@@ -107,7 +115,9 @@ class Cache:
                 return kept.snapshot()
             if own.committed and own.ticket >= entry.ticket:
                 kept.bring_up(link, state)
-                entry.nbytes = kept.index.nbytes
+                if not len(kept.index):
+                    return self._keep_nothing(key, entry, make)
+                entry.nbytes = kept.index.nbytes + _ENTRY_BYTES
                 entry.ticket = own.ticket
                 found = kept.snapshot()
                 self._make_room(key)
@@ -129,6 +139,7 @@ class Cache:
         """Forget everything."""
         with self._lock:
             self._entries.clear()
+        self._empty.clear()
 
     def _entry(self, key: Key, make: Callable[[], Kept[Any]]) -> _Entry:
         now = self._monotonic()
@@ -144,6 +155,14 @@ class Cache:
             entry.used_at = now
             self._entries.move_to_end(key)
             return entry
+
+    def _keep_nothing(self, key: Key, entry: _Entry, make: Callable[[], Kept[Any]]) -> Snapshot:
+        with self._lock:
+            if self._entries.get(key) is entry:
+                del self._entries[key]
+            nothing = self._nothing.setdefault(key.tier, make().snapshot())
+        self._empty.put(key, entry.kept.state, nothing)
+        return nothing
 
     def _make_room(self, key: Key) -> None:
         with self._lock:

@@ -44,8 +44,12 @@ class Kept(Generic[S]):
         raise NotImplementedError
 
     def _follow(self, link: Link) -> bool:
-        """Take over what changed; False where that cannot be told from what is there now."""
+        """Take over what changed; False where all has to be read anew."""
         raise NotImplementedError
+
+    def _is_mostly_dead(self, dying: int = 0) -> bool:
+        """Whether more than half of the slots stand for no row: they keep their vectors and stems."""
+        return self.index.dead + dying > len(self.index) // 2
 
 
 class KeptTurns(Kept[HomeState]):
@@ -93,7 +97,7 @@ class KeptTurns(Kept[HomeState]):
                 batch = reading.session_turns(link, self._home, new.session_id, after_seq=old.last_seq)
                 self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
             self._sessions[new.session_id] = new
-        return True
+        return not self._is_mostly_dead()
 
     def _look_again(self, link: Link, session_id: int) -> None:
         """Take over vectors that came late and turns that are new, and drop those that are no longer there.
@@ -144,7 +148,7 @@ class KeptFacts(Kept[FactState]):
         here, there = _matches(self.index.column("row_ids")[live], rows.row_ids)
         same = self._unchanged(live[here], rows, there)
         dead = np.setdiff1d(live, live[here][same])
-        if self.index.dead + len(dead) > len(self.index) // 2:
+        if self._is_mostly_dead(len(dead)):
             return False
         self.index.kill(dead)
         changed = np.setdiff1d(np.arange(len(rows)), there[same])
