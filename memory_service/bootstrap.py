@@ -324,9 +324,11 @@ class Runtime:
             wake()
 
     def _wait_for(self, reason: Reason, message: str) -> None:
-        if self._waiting.reason is not reason:
+        known = self._waiting
+        if (known.reason, known.message) != (reason, message):
             logger.warning("storage not open", extra={"reason": reason.value, "detail": message})
-            self._waiting = PartHealth(ok=False, reason=reason, message=message, since=self.clock.now())
+            since = known.since if known.reason is reason else self.clock.now()
+            self._waiting = PartHealth(ok=False, reason=reason, message=message, since=since)
 
     @staticmethod
     def _provider(state: ProviderState | None, now: datetime) -> PartHealth:

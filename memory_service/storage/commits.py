@@ -28,7 +28,7 @@ LIMITS = (
 )
 """Bounds of every transaction. A row that somebody holds for 5 s is somebody stuck, or a request that is repeated."""
 
-_BEGIN = f"BEGIN ISOLATION LEVEL READ COMMITTED; {LIMITS}"
+_BEGIN = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {LIMITS}"
 _SETTLE_SECONDS = 10.0
 """How long an unknown COMMIT is asked about before its caller is told that nothing is known."""
 _LOOK_AGAIN_SECONDS = 0.1
@@ -93,6 +93,8 @@ class Attempt(Generic[T]):
                 self._link.server_process,
             ).fetchone()
             token = connection.execute(f"SELECT 1 FROM {commits_table} WHERE token = %s", (self._token,)).fetchone()
+            may_follow = connection.execute("SELECT pg_is_in_recovery()").fetchone() != (False,)
         if token is not None:
             return True
-        return False if active is None else None
+        # A standby may not have heard of the COMMIT yet, and be promoted with it.
+        return False if active is None and not may_follow else None

@@ -1,11 +1,15 @@
 """The external backend's connections: kept while idle, made when needed, and an outage that is noticed once.
 
-There are never more than threads that use them, so nothing waits for a connection. While the database does not answer,
-one caller at a time tries to connect and the others are told at once: an outage must not fill the threads.
+There are never more than threads that use them, so nothing waits for a connection, unless the server gives this store
+fewer. While the database does not answer, one caller at a time tries to connect and the others are told at once: an
+outage must not fill the threads.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +21,7 @@ from memory_service.contract.config import StorageConfig
 from memory_service.contract.health import Reason
 from memory_service.errors import Misconfigured, StorageUnavailable
 from memory_service.storage.errors import unavailable
-from memory_service.storage.postgres_errors import from_connecting, from_postgres
+from memory_service.storage.postgres_errors import from_connecting, from_postgres, has_no_connection_left
 from memory_service.storage.statements import Row
 
 Connection = psycopg.Connection[Row]
@@ -25,6 +29,8 @@ Connection = psycopg.Connection[Row]
 CONNECT_SECONDS = 3
 _QUIET_SECONDS = 0.5
 """How long after a failed connect nobody tries again; recovery is noticed this much later at most."""
+_GIVEN_BACK_SECONDS = 2.0
+"""How long is waited for a connection of ours where the server has none left for this role."""
 _KEPT_SECONDS = 1_800
 """Age at which an idle connection is replaced, so that rotated passwords and moved servers are followed."""
 
@@ -60,8 +66,10 @@ class Connections:
         self._config = config
         self._prepare = prepare
         self._lock = threading.Lock()
+        self._was_given = threading.Condition(self._lock)
         self._idle: list[tuple[Connection, float]] = []
-        self._born: dict[int, float] = {}
+        self._used: dict[Connection, float] = {}
+        """Those that somebody has, with when they were made."""
         self._failed: tuple[float, str] | None = None
         """When the last connect failed, and why, until one succeeds."""
         self._trying = threading.Lock()
@@ -74,22 +82,27 @@ class Connections:
             StorageUnavailable: the database does not answer.
             Misconfigured: there is no DSN, or it is not one.
         """
+        deadline = time.monotonic() + _GIVEN_BACK_SECONDS
         while True:
-            with self._lock:
-                if not self._idle:
-                    break
-                connection, born = self._idle.pop()
-            if not connection.closed and time.monotonic() - born < _KEPT_SECONDS:
-                self._born[id(connection)] = born
+            connection = self._take_idle()
+            if connection is not None:
                 return connection
-            connection.close()
-        return self._connect_unless_down()
+            try:
+                return self._connect_unless_down()
+            except _NoneLeft as error:
+                with self._was_given:
+                    waits = bool(self._used) or bool(self._idle)
+                    if not self._idle:
+                        waits = waits and self._was_given.wait(deadline - time.monotonic())
+                if not waits or time.monotonic() > deadline:
+                    raise unavailable(str(error), retry_after=2) from error
 
     def give(self, connection: Connection) -> None:
         """Keep a connection for the next caller, or close one that is not fit to be kept."""
-        born = self._born.pop(id(connection), time.monotonic())
         idle = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
-        with self._lock:
+        with self._was_given:
+            born = self._used.pop(connection, time.monotonic())
+            self._was_given.notify()
             if idle and not self._closed:
                 self._idle.append((connection, born))
                 return
@@ -101,6 +114,26 @@ class Connections:
             lost, self._idle = self._idle, []
         for connection, _ in lost:
             connection.close()
+
+    def end_unless_answered(self) -> None:
+        """Ask the server for one connection more; where it does not even answer that, end those in use: a server that
+        is frozen keeps what waits for it until it is gone on with, and no limit of its own can end that.
+        """
+        try:
+            self._connected().close()
+        except StorageUnavailable as error:
+            if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
+                return  # it answers: that it lets nobody in says nothing of those that are in
+            self._failed = time.monotonic(), error.detail
+        except Misconfigured:
+            return
+        else:
+            return
+        self.suspect()
+        with self._lock:
+            used = list(self._used)
+        for connection in used:
+            _cut(connection)
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back."""
@@ -157,11 +190,36 @@ class Connections:
         try:
             connection = self.connect()
         except StorageUnavailable as error:
+            if isinstance(error.__cause__, psycopg.Error) and has_no_connection_left(error.__cause__):
+                raise _NoneLeft(error.detail) from error
             self._failed = time.monotonic(), error.detail
             raise
         finally:
             if probing:
                 self._trying.release()
         self._failed = None
-        self._born[id(connection)] = time.monotonic()
+        with self._lock:
+            self._used[connection] = time.monotonic()
         return connection
+
+    def _take_idle(self) -> Connection | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection, born = self._idle.pop()
+                fits = not connection.closed and time.monotonic() - born < _KEPT_SECONDS
+                if fits:
+                    self._used[connection] = born
+                    return connection
+            connection.close()
+
+
+class _NoneLeft(Exception):
+    """The server answers, and has no connection left for this role."""
+
+
+def _cut(connection: Connection) -> None:
+    """End a connection that another thread waits on: it sees that the server has gone."""
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as own:
+        own.shutdown(socket.SHUT_RDWR)

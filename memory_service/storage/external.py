@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -43,6 +43,8 @@ _RUNS = 3
 MIGRATE_AGAIN_SECONDS = (0.1, 0.3, 1.0, 2.0)
 """How long a migration that lost to traffic rests before it begins again."""
 _HEALTH_SECONDS = 2.0
+_SILENT_SECONDS = 3.0
+"""How long work waits for the server before it is asked whether it is there at all."""
 
 
 class ExternalStorage:
@@ -77,6 +79,8 @@ class ExternalStorage:
         self._since = clock.now()
         self._opening = asyncio.Lock()
         self._stopping = threading.Event()
+        self._asking: asyncio.Task[None] | None = None
+        self._server_started = 0
 
     async def migrate(self) -> None:
         """Bring the schema up to date and open the store; safe to repeat, as when the DSN comes late."""
@@ -101,13 +105,12 @@ class ExternalStorage:
     async def transact(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Run `work` in one transaction and commit it durably before returning; `urgent` work has its own thread."""
         self._require_open()
-        threads = self._urgent if urgent else self._writers
-        return await asyncio.get_running_loop().run_in_executor(threads, self._transact, work)
+        return await self._watched((self._urgent if urgent else self._writers).submit(self._transact, work))
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` over one consistent snapshot."""
         self._require_open()
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        return await self._watched(self._readers.submit(self._read, work))
 
     async def outside(self, work: Callable[[Connection], T]) -> T:
         """Run `work` with an autocommit connection of its own, outside of any transaction, such as VACUUM."""
@@ -184,6 +187,22 @@ class ExternalStorage:
             self.searches.close()
             self._move_to(Reason.STARTING)
 
+    async def _watched(self, doing: Future[T]) -> T:
+        """Return what a thread comes to. Its connection ends if the server does not even answer meanwhile."""
+        watching = asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._look_after, doing)
+        try:
+            return await asyncio.wrap_future(doing)
+        finally:
+            if doing.done():  # else its caller has gone, and the thread has not
+                watching.cancel()
+
+    def _look_after(self, doing: Future[Any]) -> None:
+        if doing.done():
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(asyncio.to_thread(self._connections.end_unless_answered))
+        asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._look_after, doing)
+
     @property
     def _is_open(self) -> bool:
         return bool(self._meta) and not self._stopping.is_set()
@@ -257,7 +276,7 @@ class ExternalStorage:
             tx = RowTransaction(link, self.searches, writes=True)
             attempt: Attempt[T] = Attempt(link)
             try:
-                result = attempt.run(partial(work, tx))
+                result = attempt.run(partial(self._on_this_server, link, partial(work, tx)))
             except psycopg.Error as error:
                 if is_lost(error, connection):
                     self._connections.suspect()
@@ -276,6 +295,16 @@ class ExternalStorage:
                 self._end(connection)
         raise errors.unavailable("the database was lost and other writes were first; nothing was stored")
 
+    def _on_this_server(self, link: PostgresLink, work: Callable[[], T]) -> T:
+        self._note_server(link.server_started)
+        return work()
+
+    def _note_server(self, started: int) -> None:
+        """Forget what is kept of another server's rows: one that lost the last of them counts up to the same states."""
+        if started != self._server_started:
+            self._server_started = started
+            self.searches.clear()
+
     def _stored(self, tx: RowTransaction, result: T) -> T:
         if tx.has_erased:
             self.searches.clear()
@@ -287,6 +316,7 @@ class ExternalStorage:
             try:
                 link = self._link(connection)
                 link.begin(_BEGIN_READ)
+                self._note_server(link.server_started)
                 result = work(RowTransaction(link, self.searches, writes=False))
                 link.end()
                 return result

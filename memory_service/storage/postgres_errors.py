@@ -76,10 +76,18 @@ _REFUSALS = (
         "nothing answers at the DSN's host and port; look at the server and at what is between",
     ),
     (re.compile(r"SSL|certificate"), "TLS to the database fails; compare `sslmode` and `sslrootcert` of the DSN"),
-    (re.compile(r"too many clients|remaining connection slots"), "the server has no connection left; raise its limit"),
+    (
+        (_NONE_LEFT := re.compile(r"too many (?:clients|connections)|remaining connection slots|no more connections")),
+        "the server has no connection left for the DSN's role; raise its limit or the role's, or lower poolSize",
+    ),
 )
 """Why no connection came about: the driver has no code for it, only the server's sentence, which names a role, a host
 or a database, never a row. A sentence in another language than English is told without a reason."""
+
+
+def has_no_connection_left(error: psycopg.Error) -> bool:
+    """Whether the server answers and has no connection left."""
+    return _NONE_LEFT.search(str(error)) is not None
 
 
 def from_connecting(error: psycopg.Error) -> StorageUnavailable:

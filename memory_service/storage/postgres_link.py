@@ -25,7 +25,8 @@ from memory_service.storage.statements import Row, Statements
 _HEADER = struct.Struct(">HH")
 _CLOCK = (
     "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT), pg_backend_pid(),"
-    " CAST(EXTRACT(EPOCH FROM transaction_timestamp()) * 1000000 AS BIGINT)"
+    " CAST(EXTRACT(EPOCH FROM transaction_timestamp()) * 1000000 AS BIGINT),"
+    " CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000000 AS BIGINT)"
 )
 _MARK = "INSERT INTO @commits (token, at)"
 
@@ -86,6 +87,8 @@ class PostgresLink:
         self._began: tuple[int, int] | None = None
         self.server_process = (0, 0)
         """The number of the server's process and the microseconds when it began the transaction."""
+        self.server_started = 0
+        """The microseconds when the server started that began the transaction: another server has another."""
         # One for all statements: making one costs a third of what a small statement does.
         self._cursor = connection.cursor(binary=True)
 
@@ -98,6 +101,7 @@ class PostgresLink:
         assert found is not None
         self._began = int(found[0]) + self._shift, time.monotonic_ns()
         self.server_process = int(found[1]), int(found[2])
+        self.server_started = int(found[3])
 
     def commit(self, token: str) -> None:
         """Commit; a transaction that has written anything leaves the token, a UUID, in `commits`."""

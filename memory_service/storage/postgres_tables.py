@@ -108,8 +108,13 @@ class PostgresTables:
             ) from error
 
     def _make_extension(self) -> None:
+        # One at a time in the whole database, since two at once fail; and never in the schema of a store, which comes
+        # first in the search path of a role of its name: dropped with that store, it would take all others' vectors.
+        self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('memplane.migrate', 0))")
+        has_public = self._connection.execute("SELECT to_regnamespace('public')").fetchone() != (None,)
+        where = " SCHEMA public" if has_public else ""
         try:
-            self._connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            self._connection.execute(f"CREATE EXTENSION IF NOT EXISTS vector{where}".encode())
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported) as error:
             raise Misconfigured(
                 "the database has no pgvector, or this role may not create it; install pgvector on the server and run"

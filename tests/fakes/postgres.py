@@ -7,6 +7,7 @@ file, and what was started beside the server waits for the whole lock.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import os
@@ -109,21 +110,27 @@ class PostgresServer:
 
     def kill(self) -> None:
         """Kill the server's processes at once, as a crash of its machine would."""
-        pid = self.pid()
-        assert pid is not None
-        children = [
-            int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _parent(entry) == pid
-        ]
-        for process in (pid, *children):
-            try:
-                os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self._wait_for_end(pid)
-        for child in children:
-            self._wait_for_end(child)
+        for process in self._send(signal.SIGKILL):
+            self._wait_for_end(process)
         # A parent that reaps late leaves a zombie, which the next server would take for a running one.
         (self._data / "postmaster.pid").unlink(missing_ok=True)
+
+    def freeze(self) -> None:
+        """Stop the server's processes where they are: nothing of it answers, and nothing ends."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let the server go on."""
+        self._send(signal.SIGCONT)
+
+    def copy(self, folder: Path, *, follows: bool) -> PostgresServer:
+        """Return a started server with what this one has: one that goes on following it, or one by itself."""
+        other = PostgresServer(folder)
+        folder.mkdir(parents=True)
+        given = ["-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-c", "fast"]
+        other._run("pg_basebackup", *given, *(["-R"] if follows else []))
+        other.start()
+        return other
 
     def pid(self) -> int | None:
         """Return the postmaster's process id, or None where it does not run."""
@@ -133,6 +140,16 @@ class PostgresServer:
         except (FileNotFoundError, IndexError, ValueError, ProcessLookupError):
             return None
         return pid
+
+    def _send(self, what: signal.Signals) -> list[int]:
+        """Send a signal to all processes of the server; return them."""
+        pid = self.pid()
+        assert pid is not None
+        found = [pid, *(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit() and _parent(one) == pid)]
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, what)
+        return found
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(

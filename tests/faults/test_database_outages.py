@@ -106,3 +106,31 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_a_frozen_database_holds_nobody_and_loses_nothing(external: World) -> None:
+    """It answers nothing and ends nothing: kept connections stay open, and the kernel acknowledges what is sent."""
+    postgres = external.postgres
+    assert postgres is not None
+    service = external.service()
+    service.start()
+    agent = Agent(service)
+    agent.write("before", ["My boat is called Lotte"])
+    recall = {"query": "boat", "session_id": "before"}
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=120) as client:
+        postgres.freeze()
+        try:
+            with ThreadPoolExecutor(12) as threads:
+                asked = [threads.submit(client.post, "/v1/recall", json=recall) for _ in range(12)]
+                answers = [one.result() for one in asked]
+            assert {(one.status_code, one.json()["outcome"]) for one in answers} == {(200, "unavailable")}
+            assert all("storage" in {part["part"] for part in one.json()["degraded"]} for one in answers)
+            refused = client.post("/v1/write", json={"session_id": "s", "turns": [{"role": "user", "content": "x"}]})
+            assert refused.status_code == 503
+            assert client.get("/healthz").status_code == 200
+            assert client.get("/readyz").status_code == 503
+        finally:
+            postgres.thaw()
+        wait_for("readiness", lambda: client.get("/readyz").status_code == 200)
+        assert client.post("/v1/recall", json=recall).json()["degraded"] == []
+    assert [turn["content"] for turn in agent.turns("before")] == ["My boat is called Lotte"]
