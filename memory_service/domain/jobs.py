@@ -12,6 +12,11 @@ LONGEST_DELAY = timedelta(minutes=15)
 LONGEST_ASKED_DELAY = timedelta(hours=1)
 """The bound on a wait that an endpoint asked for: a quota of an hour is back by then, one of a month is looked at."""
 
+LONGEST_WAIT = LONGEST_ASKED_DELAY + FIRST_DELAY
+"""The longest that `retry_at` puts anything off."""
+CLOCK_STEP = timedelta(minutes=1)
+"""How far a clock may be set back before what was written under it is doubted: more than is corrected in passing."""
+
 
 def retry_at(
     *,

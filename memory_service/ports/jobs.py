@@ -21,6 +21,7 @@ class Jobs(Protocol):
     ) -> JobRow | None:
         """Take the job that is due longest and whose lane is free; expired leases come back first, an attempt each.
 
+        So does, without one, what a clock that has been set back since left held or put off for longer than can be.
         A job whose lease expired `max_crashes` times is dead, whatever else it was tried for in between.
         """
 

@@ -194,6 +194,35 @@ async def test_an_expired_lease_lets_another_worker_claim_and_counts_an_attempt(
     assert await store.storage.transact(lambda tx: tx.jobs.finish(again, tx.now()))
 
 
+async def test_a_lease_that_a_clock_wrote_before_it_was_set_back_is_none(store: Store) -> None:
+    """A process dies while its clock is hours ahead: its lanes are everybody's."""
+    store.clock.advance(timedelta(hours=6))
+    (job_id,) = await enqueue(store, draft(store, lane="purge"))
+    lost = await claimed(store)
+    store.clock.advance(-timedelta(hours=6))
+    taken = await claimed(store)
+    assert (taken.id, taken.attempts, taken.crashes) == (job_id, 0, 0)
+    assert not await store.storage.transact(lambda tx: tx.jobs.finish(lost, tx.now()))
+
+
+async def test_a_delay_that_a_clock_wrote_before_it_was_set_back_is_over(store: Store) -> None:
+    store.clock.advance(timedelta(hours=6))
+    (job_id,) = await enqueue(store, draft(store))
+    job = await claimed(store)
+    await fail(store, job, error="ModelUnavailable", is_own=False, retry_at=store.clock.now() + timedelta(minutes=15))
+    store.clock.advance(-timedelta(hours=6))
+    taken = await claimed(store)
+    assert (taken.id, taken.attempts) == (job_id, 1)
+
+
+async def test_a_clock_that_is_corrected_by_seconds_takes_no_job_from_its_worker(store: Store) -> None:
+    await enqueue(store, draft(store))
+    job = await claimed(store)
+    store.clock.advance(-timedelta(seconds=30))
+    assert await claim(store) is None
+    assert await store.storage.transact(lambda tx: tx.jobs.renew(job, lease=LEASE, now=tx.now()))
+
+
 async def test_a_job_that_kills_its_worker_each_time_waits_longer_each_time_and_is_dead_in_the_end(
     store: Store,
 ) -> None:

@@ -84,8 +84,11 @@ class JobQueue:
     def claim(
         self, *, kinds: Sequence[JobKind], lease: timedelta, worker: str, max_crashes: int, now: datetime
     ) -> JobRow | None:
-        """Take the job that is due longest, whose lane is free; expired leases are taken back first."""
-        self._take_back(max_crashes, now)
+        """Take the job that is due longest, whose lane is free.
+
+        Expired leases are taken back first, and so is what a clock wrote that has been set back since.
+        """
+        self._take_back(lease, max_crashes, now)
         for _ in range(_CLAIM_TRIES):
             try:
                 with self._link.savepoint():
@@ -99,7 +102,7 @@ class JobQueue:
         """Lengthen the lease; False when it is no longer ours."""
         changed = self._link.run(
             f"UPDATE @jobs SET lease_until = {{now}} + :lease WHERE {_HELD}",
-            {**_held(job), "lease": lease // timedelta(microseconds=1)},
+            {**_held(job), "lease": _microseconds(lease)},
         )
         return changed == 1
 
@@ -251,31 +254,45 @@ class JobQueue:
             {
                 "kinds": [kind.value for kind in kinds],
                 "token": str(uuid.uuid4()),
-                "lease": lease // timedelta(microseconds=1),
+                "lease": _microseconds(lease),
                 "worker": worker,
             },
         )
 
-    def _take_back(self, max_crashes: int, now: datetime) -> None:
+    def _take_back(self, lease: timedelta, max_crashes: int, now: datetime) -> None:
         """Put back what nobody holds any more: at once the first time, later after a backoff, in the end as dead.
 
         Expiries alone are counted: what else a job was tried for, an outage say, makes none the last one or the first.
+        A lease that ends later than any can was written by a clock that has been set back since, and a wait of more
+        than the longest too. Where replicas have leases of several lengths, a longer one may be cut short by it: its
+        worker stores nothing then.
         """
-        expired = self._link.rows(
-            f"{_SELECT} WHERE j.state = 'running' AND j.lease_until < {{now}}"
+        lost = self._link.rows(
+            f"SELECT {_COLUMNS}, j.lease_until < {{now}} FROM @jobs AS j WHERE j.state = 'running'"
+            " AND (j.lease_until < {now} OR j.lease_until > {now} + :most)"
             " ORDER BY j.lease_until LIMIT :limit [[FOR UPDATE SKIP LOCKED]]",
-            {"limit": _TAKE_BACK_AT_ONCE},
+            {"most": _microseconds(lease + retries.CLOCK_STEP), "limit": _TAKE_BACK_AT_ONCE},
         )
-        for found in expired:
-            before = _counts(found)
-            counts = replace(before, attempts=before.attempts + 1, crashes=before.crashes + 1)
-            error = f"lease expired, time {counts.crashes}: its worker died, or could not reach the database"
-            again = retries.retry_at(failures=counts.crashes, max_failures=max_crashes, now=now, seed=found[0])
-            if again is None:
-                self._give_up(found, counts, error, now)
+        for found in lost:
+            if found[-1]:
+                self._put_back_crashed(found, max_crashes, now)
             else:
-                run_at = found[4] if counts.crashes == 1 else micros(again)
-                self._put_back(found, counts, run_at=run_at, error=error, now=now)
+                self._put_back(found, _counts(found), run_at=found[4], error=found[12], now=now)
+        self._link.run(
+            "UPDATE @jobs SET run_at = {now} WHERE state = 'queued' AND run_at > {now} + :most",
+            {"most": _microseconds(retries.LONGEST_WAIT + retries.CLOCK_STEP)},
+        )
+
+    def _put_back_crashed(self, found: Row, max_crashes: int, now: datetime) -> None:
+        before = _counts(found)
+        counts = replace(before, attempts=before.attempts + 1, crashes=before.crashes + 1)
+        error = f"lease expired, time {counts.crashes}: its worker died, or could not reach the database"
+        again = retries.retry_at(failures=counts.crashes, max_failures=max_crashes, now=now, seed=found[0])
+        if again is None:
+            self._give_up(found, counts, error, now)
+        else:
+            run_at = found[4] if counts.crashes == 1 else micros(again)
+            self._put_back(found, counts, run_at=run_at, error=error, now=now)
 
     def _give_up(self, found: Row, counts: _Counts, error: str, now: datetime) -> None:
         self._link.run(
@@ -324,6 +341,10 @@ class JobQueue:
             f"UPDATE @jobs SET state = 'done', {_COUNTED}, error = :error, finished_at = :now, {_FREE} WHERE id = :id",
             {"id": found[0], "error": error, "now": micros(now), **asdict(counts)},
         )
+
+
+def _microseconds(duration: timedelta) -> int:
+    return duration // timedelta(microseconds=1)
 
 
 def _held(job: JobRow) -> dict[str, Any]:
