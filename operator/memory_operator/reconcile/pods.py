@@ -39,7 +39,7 @@ async def pod_trouble(
         return state.refused, None
     known = context.pods.get(owner)
     age = (now - known[0]).total_seconds() if known else _AGAIN_SECONDS
-    if known is not None and age < _AGAIN_SECONDS:
+    if known is not None and 0 <= age < _AGAIN_SECONDS:
         return known[1], _AGAIN_SECONDS - age
     labels = ",".join(f"{name}={value}" for name, value in sorted(selector.items()))
     try:

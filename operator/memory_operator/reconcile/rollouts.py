@@ -70,7 +70,8 @@ class Rollouts:
     def _busy(self, under_way: UnderWay, now: datetime) -> set[ObjectKey]:
         for store in under_way.unfinished:
             self._places.setdefault(store, now)
-        return {*under_way.rolling, *(store for store, since in self._places.items() if now - since < _PATIENCE)}
+        held = (store for store, since in self._places.items() if timedelta() <= now - since < _PATIENCE)
+        return {*under_way.rolling, *held}
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -55,7 +55,7 @@ async def authority(context: Context, store: MemoryStore) -> str | None:
         return known_authority(context, store)
     now = context.now().timestamp()
     known = context.authorities.get(source)
-    if known is not None and now - known[0] < AUTHORITY_SECONDS - 1:
+    if known is not None and 0 <= now - known[0] < AUTHORITY_SECONDS - 1:
         return known[1]
     config_map, key = source
     live = await context.cluster.get(kinds.CONFIG_MAP, config_map.namespace, config_map.name)

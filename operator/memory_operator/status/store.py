@@ -248,7 +248,8 @@ def _serving(
         kept = conditions.kept(previous, kind)
         return kept if kept and kept.status else Condition(kind, None, Reason.HEALTH_UNKNOWN, message)
     if not health.reports and health.unreachable_since is not None:
-        if now - health.unreachable_since < patience and (kept := conditions.kept(previous, kind)):
+        is_young = timedelta() <= now - health.unreachable_since < patience
+        if is_young and (kept := conditions.kept(previous, kind)):
             return kept
         why = health.failures[0] if health.failures else "no address"
         return Condition(kind, None, Reason.HEALTH_UNREACHABLE, f"Ready pods do not give a health report: {why}.")

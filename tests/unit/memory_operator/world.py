@@ -39,12 +39,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self.set_back = timedelta()
+        """How far the wall clock was set back; the monotonic one never is."""
 
     def monotonic(self) -> float:
         return self.seconds
 
     def now(self) -> datetime:
-        return START + timedelta(seconds=self.seconds)
+        return START + timedelta(seconds=self.seconds) - self.set_back
 
 
 def report(revision: str = "", *, ready: bool = True, failing: dict[Part, Reason] | None = None) -> HealthReport:
