@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 PAGE = "docs/explanation/known-faults.md"
-SERVICE_FAULTS, ENGINE_FAULTS = 44, 10
-"""How many faults are known; a row may be added, and none may go."""
+SERVICE_FAULTS, ENGINE_FAULTS, EXPECTATIONS = 54, 10, 17
+"""How many are known, to the row: one that is added raises the number, so that none can go unseen."""
 
 
 def _rows(repository: Path) -> dict[str, list[str]]:
@@ -39,6 +39,4 @@ def test_every_known_fault_names_its_tests_and_they_exist(repository: Path) -> N
 
 def test_no_known_fault_is_dropped(repository: Path) -> None:
     service, engine, expected = _rows(repository).values()
-    assert len(service) >= SERVICE_FAULTS
-    assert len(engine) >= ENGINE_FAULTS
-    assert expected
+    assert (len(service), len(engine), len(expected)) == (SERVICE_FAULTS, ENGINE_FAULTS, EXPECTATIONS)
