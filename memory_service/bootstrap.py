@@ -209,14 +209,14 @@ class Runtime:
             facts = await services.storage.read(lambda tx: tx.facts.count_active())
         except Unavailable:
             return Counters()
-        for state in JobState:
-            self.meter.gauge("queue_jobs", states.get(state, 0), state=state.value)
+        for state, count in states.items():
+            self.meter.gauge("queue_jobs", count, state=state.value)
         self.meter.gauge("queue_oldest_seconds", oldest)
         counters = Counters(
             facts=facts,
-            pending=states.get(JobState.QUEUED, 0) + states.get(JobState.RUNNING, 0),
+            pending=states[JobState.QUEUED] + states[JobState.RUNNING],
             oldest_seconds=oldest,
-            dead=states.get(JobState.DEAD, 0),
+            dead=states[JobState.DEAD],
         )
         self._counted = (now, counters)
         return counters

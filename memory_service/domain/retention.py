@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-FINISHED_JOBS_KEPT = timedelta(days=7)
-"""Done jobs are kept for questions about what happened; they hold no text."""
+FINISHED_JOBS_KEPT = timedelta(days=1)
+"""Done jobs are kept for questions about what happened; they hold no text. An agent makes one with each write, which in
+a week would be more than its turns, and a purge of a data folder writes them all anew.
+"""
 IDEMPOTENCY_KEPT = timedelta(hours=24)
 
 

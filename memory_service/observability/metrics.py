@@ -53,7 +53,7 @@ METRICS = (
         "Claims, renewals, endings and sweeps that failed, and are tried again",
         ("doing", "reason"),
     ),
-    Metric("queue_jobs", "gauge", "Jobs by state", ("state",)),
+    Metric("queue_jobs", "gauge", "Jobs that are not done, by state", ("state",)),
     Metric("queue_oldest_seconds", "gauge", "Age of the oldest due job"),
     Metric("ready", "gauge", "Whether this replica is ready: 1 or 0"),
     Metric("part_ok", "gauge", "Whether a part of the health report is well: 1 or 0", ("part",)),

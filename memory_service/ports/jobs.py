@@ -64,7 +64,7 @@ class Jobs(Protocol):
         """Put every job of a state back; return how many."""
 
     def counts(self, now: datetime) -> tuple[Mapping[JobState, int], float]:
-        """Return jobs by state, and the age in seconds of the oldest one that is due."""
+        """Return jobs that are not done by state, and the age in seconds of the oldest one that is due."""
 
     def forget_done(self, *, before: datetime, limit: int) -> int:
         """Delete finished jobs; return how many."""

@@ -213,12 +213,16 @@ class JobQueue:
         return replayed + covered
 
     def counts(self, now: datetime) -> tuple[Mapping[JobState, int], float]:
-        """Return jobs by state, and how many seconds ago the oldest one was due first.
+        """Return jobs that are not done by state, and how many seconds ago the oldest one was due first.
 
-        One that failed is late since it was made: its next try is in the future, and its work is not done.
+        Done ones are many, and nobody waits for them. One that failed is late since it was made: its next try is in
+        the future, and its work is not done.
         """
-        found = self._link.rows("SELECT state, COUNT(*) FROM @jobs GROUP BY state")
-        counts = dict.fromkeys(JobState, 0) | {JobState(row[0]): row[1] for row in found}
+        counts = dict.fromkeys((JobState.QUEUED, JobState.RUNNING, JobState.DEAD), 0)
+        found = self._link.rows(
+            "SELECT state, COUNT(*) FROM @jobs WHERE state IN [:states] GROUP BY state", {"states": list(counts)}
+        )
+        counts.update({JobState(row[0]): row[1] for row in found})
         oldest = self._link.row(
             "SELECT MIN(CASE WHEN attempts > 0 THEN created_at ELSE run_at END) FROM @jobs WHERE state = 'queued'"
         )
