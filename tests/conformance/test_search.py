@@ -550,6 +550,25 @@ async def test_turns_that_an_import_puts_into_a_searched_session_are_found(store
     assert (population, counts, exact) == (whole[0], whole[2], whole[3])
 
 
+async def test_turns_that_an_erasure_of_another_store_takes_are_found_no_more_and_later_ones_are(store: Store) -> None:
+    await write(store, session_of(), "zeppelin one")
+    lines, _ = await store.storage.read(lambda tx: tx.moving.export(cursor=None, limit=100))
+    (at,) = [line["created_at"] for line in lines if line["type"] == "turn"]
+    (subject,) = [line for line in lines if line["type"] == "subject" and line["session"]]
+    store.clock.advance(timedelta(minutes=1))
+    await write(store, session_of(), "zeppelin two")
+    asked = query(None, "zeppelin")
+    assert (await episodes(store, asked)).population == 2
+    elsewhere = {**subject, "hashes": ["0" * 64]}
+    told = {"type": "erased", "hashes": elsewhere["hashes"], "created_at": at}
+    restored = await store.storage.transact(lambda tx: tx.moving.restore([elsewhere, told], tx.now()))
+    assert list(restored.outcomes) == ["imported", "erased"]
+    found = await episodes(store, asked)
+    assert found.population == 1
+    searches_of(store).clear()
+    assert same(found, await episodes(store, asked))
+
+
 async def test_an_expiry_that_finds_nothing_leaves_what_is_kept_of_every_owner(store: Store) -> None:
     await write(store, session_of(), "tea")
     await episodes(store, query(None, "tea"))
