@@ -208,7 +208,7 @@ def code(page: Path) -> list[str]:
 
 
 def commands_of(page: Path) -> Iterator[str]:
-    """Yield what a page shows after the name of the command, in blocks and in sentences, of this machine and of pods."""
+    """Yield what a page shows after the name of the command, in blocks and in sentences, here and in pods."""
     lines = [line.strip() for body in code(page) for line in body.splitlines()]
     lines += re.findall(r"`(memplane [^`]+)`", page.read_text(encoding="utf-8"))
     for line in lines:
