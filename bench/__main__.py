@@ -14,6 +14,8 @@ import sqlite3
 import sys
 import tempfile
 import time
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from bench import report
@@ -30,7 +32,7 @@ Written by `make bench`; a section each is a file in `bench/`, and `python -m be
 make bench
 ```
 
-How to read it: figures of this page come from one run on one machine and change with the machine; ratios of arms that
+How to read it: figures of a section come from one run on one machine and change with the machine; ratios of arms that
 took turns in the same run (A B A B) are what holds elsewhere. `least` is the smallest of the rounds, `median` the one
 in the middle. CPU is the processor time of the processes named, all threads together, however long they waited; on a
 machine that does other things as well the same work takes more of it, so targets in milliseconds are held against the
@@ -48,8 +50,7 @@ def _versions() -> str:
     found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
     return (
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {found}; "
-        f"{len(os.sched_getaffinity(0))} cores, {platform.system()}, "
-        f"load average at the start {os.getloadavg()[0]:.1f}."
+        f"{len(os.sched_getaffinity(0))} cores, {platform.system()}."
     )
 
 
@@ -76,8 +77,10 @@ def main() -> int:
     for name in given.names or BENCHMARKS:
         began = time.monotonic()
         print(f"==> {name}", flush=True)
+        when = f"Measured on {date.today().isoformat()}, from a load average of {os.getloadavg()[0]:.1f}."
         options = {"largest": given.largest} if name == "growth" and given.largest else {}
-        found[name] = importlib.import_module(f"bench.{name}").run(quick=given.quick, **options)
+        section = importlib.import_module(f"bench.{name}").run(quick=given.quick, **options)
+        found[name] = replace(section, when=when)
         print(found[name].markdown(name), flush=True)
         print(f"==> {name} took {time.monotonic() - began:.0f} s", flush=True)
         if not given.quick:

@@ -103,10 +103,13 @@ class Section:
     tables: Sequence[Table] = ()
     plots: Sequence[Plot] = ()
     notes: Sequence[str] = field(default=())
+    when: str = ""
 
     def markdown(self, name: str) -> str:
         """Return the section between its marks."""
         parts = [f"## {self.title}", self.about, f"```sh example\npython -m bench {name}\n```"]
+        if self.when:
+            parts.append(self.when)
         if self.targets:
             rows = [_row((one.wanted, one.seen, _met(one))) for one in self.targets]
             parts.append("\n".join(["| target | seen | met |", "|---|---|---|", *rows]))
