@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import report
@@ -77,7 +77,7 @@ def main() -> int:
     for name in given.names or BENCHMARKS:
         began = time.monotonic()
         print(f"==> {name}", flush=True)
-        when = f"Measured on {date.today().isoformat()}, from a load average of {os.getloadavg()[0]:.1f}."
+        when = f"Measured on {datetime.now(UTC).date().isoformat()}, from a load average of {os.getloadavg()[0]:.1f}."
         options = {"largest": given.largest} if name == "growth" and given.largest else {}
         section = importlib.import_module(f"bench.{name}").run(quick=given.quick, **options)
         found[name] = replace(section, when=when)
