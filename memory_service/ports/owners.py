@@ -63,3 +63,6 @@ class Idempotency(Protocol):
 
     def expire(self, *, before: datetime, limit: int) -> int:
         """Delete old answers; return how many."""
+
+    def forget_commits(self, *, before: datetime, limit: int) -> int:
+        """Delete marks of old commits, of which a backend may keep one for each transaction; return how many."""

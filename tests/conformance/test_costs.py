@@ -166,6 +166,7 @@ def jobs(tx: Transaction) -> None:
     tx.jobs.forget_done(before=tx.now(), limit=5)
     tx.receipts.unpurged(limit=5)
     tx.idempotency.expire(before=tx.now() - timedelta(days=1), limit=5)
+    tx.idempotency.forget_commits(before=tx.now() - timedelta(days=1), limit=5)
 
 
 def erasures(tx: Transaction) -> None:

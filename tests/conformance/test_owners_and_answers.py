@@ -14,6 +14,8 @@ from memory_service.domain.callers import Principal
 from memory_service.domain.owners import AgentPairs, Owner, PairErasure, PrincipalPairs, agent_mark
 from memory_service.ports.records import StoredAnswer
 from memory_service.ports.storage import Transaction
+from memory_service.storage.encoding import micros
+from tests.fakes.corpora import link_of
 from tests.fakes.stores import AGENT, ALICE, BOB, OTHER_AGENT, Store, fact, pair_of, session_of
 
 
@@ -174,3 +176,26 @@ async def test_answers_expire_and_are_erased_with_their_owner(store: Store) -> N
     before = store.clock.now() + timedelta(seconds=5)
     assert await store.storage.transact(lambda tx: tx.idempotency.expire(before=before, limit=2)) == 2
     assert await store.storage.transact(lambda tx: tx.idempotency.expire(before=before, limit=9)) == 1
+
+
+async def test_marks_of_old_commits_go_a_few_at_a_time_oldest_first(store: Store) -> None:
+    def mark(tx: Transaction) -> None:
+        for hours in range(5):
+            at = tx.now() - timedelta(hours=hours + 1)
+            link_of(tx).run(
+                "INSERT INTO @commits (token, at) VALUES (:token, :at)", {"token": f"t{hours}", "at": micros(at)}
+            )
+
+    await store.storage.transact(mark)
+    before = store.clock.now() - timedelta(hours=1, minutes=30)
+
+    async def forget(limit: int) -> tuple[int, list[str]]:
+        gone = await store.storage.transact(lambda tx: tx.idempotency.forget_commits(before=before, limit=limit))
+        left = await store.storage.read(
+            lambda tx: link_of(tx).rows("SELECT token FROM @commits WHERE token LIKE 't_' ORDER BY token")
+        )
+        return gone, [token for (token,) in left]
+
+    assert await forget(3) == (3, ["t0", "t1"])
+    assert await forget(3) == (1, ["t0"])
+    assert await forget(3) == (0, ["t0"])

@@ -20,6 +20,8 @@ SWEEP_SESSIONS = 200
 """Idle sessions that one sweep looks at; the next sweep takes more."""
 EXPIRE_ROWS = 500
 """Rows that one expiry deletes per table, so that no transaction is long."""
+EXPIRE_COMMITS = 10_000
+"""Marks of commits that it deletes: they are small, and there is one for each transaction of a day."""
 PURGE_AGAIN = timedelta(seconds=5)
 """How soon a purge that waits for a lock, a snapshot or space tries again."""
 
@@ -81,7 +83,8 @@ async def expire(held: HeldJob) -> None:
             turns = tx.turns.expire(before=turns_before, limit=EXPIRE_ROWS)
         answers = tx.idempotency.expire(before=now - IDEMPOTENCY_KEPT, limit=EXPIRE_ROWS)
         jobs = tx.jobs.forget_done(before=now - FINISHED_JOBS_KEPT, limit=EXPIRE_ROWS)
-        if max(facts, turns, answers, jobs) < EXPIRE_ROWS:
+        commits = tx.idempotency.forget_commits(before=now - IDEMPOTENCY_KEPT, limit=EXPIRE_COMMITS)
+        if max(facts, turns, answers, jobs) < EXPIRE_ROWS and commits < EXPIRE_COMMITS:
             return None
         return JobDraft(kind=JobKind.EXPIRE, dedupe_key="expire", run_at=now, lane="expire")
 

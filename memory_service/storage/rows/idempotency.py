@@ -77,10 +77,17 @@ class Answers:
         )
 
     def expire(self, *, before: datetime, limit: int) -> int:
-        """Delete old answers, and old marks of commits; return how many answers."""
-        self._link.run("DELETE FROM @commits WHERE at < :before", {"before": micros(before)})
+        """Delete old answers; return how many."""
         return self._link.run(
             "DELETE FROM @idempotency WHERE (owner_id, route, key) IN (SELECT owner_id, route, key FROM @idempotency"
             " WHERE created_at < :before ORDER BY created_at LIMIT :limit)",
+            {"before": micros(before), "limit": limit},
+        )
+
+    def forget_commits(self, *, before: datetime, limit: int) -> int:
+        """Delete old marks of commits; return how many."""
+        return self._link.run(
+            "DELETE FROM @commits WHERE token IN (SELECT token FROM @commits WHERE at < :before"
+            " ORDER BY at LIMIT :limit)",
             {"before": micros(before), "limit": limit},
         )
