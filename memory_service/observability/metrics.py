@@ -50,7 +50,7 @@ METRICS = (
     Metric(
         "worker_failures",
         "counter",
-        "Claims, renewals, endings and sweeps that failed, and are tried again",
+        "Polls, claims, renewals, endings and sweeps that failed, and are tried again",
         ("doing", "reason"),
     ),
     Metric("queue_jobs", "gauge", "Jobs that are not done, by state", ("state",)),

@@ -25,6 +25,9 @@ class Jobs(Protocol):
         A job whose lease expired `max_crashes` times is dead, whatever else it was tried for in between.
         """
 
+    def is_any_due(self, *, lease: timedelta) -> bool:
+        """Return whether a job is due, or is to be taken back first: else a claim, of whatever kind, finds nothing."""
+
     def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
         """Lengthen the lease; False when it is no longer ours."""
 

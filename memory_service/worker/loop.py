@@ -128,7 +128,10 @@ class Worker:
     async def _polls(self) -> None:
         """Look for what became due, or what others enqueued."""
         while await self._goes_on_after(self._services.config.worker.poll_seconds):
-            self._ring()
+            # A look that locks and writes nothing: a claim costs several of it, and there is one for each bell.
+            look = self._services.storage.read(lambda tx: tx.jobs.is_any_due(lease=self._lease()))
+            if await self._shielded("poll", look):
+                self._ring()
 
     async def _goes_on_after(self, seconds: float) -> bool:
         """Wait; return whether no end was asked for meanwhile."""

@@ -156,6 +156,7 @@ def facts(tx: Transaction) -> None:
 def jobs(tx: Transaction) -> None:
     """Work as a worker and an operator do."""
     tx.jobs.enqueue(JobDraft(JobKind.FOLD, "k", tx.now() - timedelta(minutes=1), lane="l"), tx.now())
+    assert tx.jobs.is_any_due(lease=timedelta(seconds=9))
     job = tx.jobs.claim(kinds=[JobKind.FOLD], lease=timedelta(seconds=9), worker="w", max_crashes=6, now=tx.now())
     assert job is not None
     tx.jobs.renew(job, lease=timedelta(seconds=9), now=tx.now())

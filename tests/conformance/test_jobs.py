@@ -35,6 +35,10 @@ async def claim(store: Store, kinds: Sequence[JobKind] = KINDS) -> JobRow | None
     )
 
 
+async def is_any_due(store: Store) -> bool:
+    return await store.storage.read(lambda tx: tx.jobs.is_any_due(lease=LEASE))
+
+
 async def claimed(store: Store) -> JobRow:
     job = await claim(store)
     assert job is not None
@@ -113,6 +117,20 @@ async def test_a_job_waits_until_it_is_due(store: Store) -> None:
     assert await claim(store) is None
     store.clock.advance(timedelta(minutes=6))
     assert await claim(store) is not None
+
+
+async def test_a_look_tells_whether_a_claim_would_find_anything(store: Store) -> None:
+    assert not await is_any_due(store)
+    await enqueue(store, draft(store, run_at=store.clock.now() + timedelta(minutes=5)))
+    assert not await is_any_due(store)
+    store.clock.advance(timedelta(minutes=6))
+    assert await is_any_due(store)
+    await claimed(store)
+    assert not await is_any_due(store)
+    store.clock.advance(LEASE + timedelta(seconds=1))
+    assert await is_any_due(store), "its lease expired"
+    await fail(store, await claimed(store))
+    assert not await is_any_due(store), "it is dead"
 
 
 async def test_jobs_are_claimed_by_kind_in_the_order_they_are_due(store: Store) -> None:
@@ -200,6 +218,7 @@ async def test_a_lease_that_a_clock_wrote_before_it_was_set_back_is_none(store: 
     (job_id,) = await enqueue(store, draft(store, lane="purge"))
     lost = await claimed(store)
     store.clock.advance(-timedelta(hours=6))
+    assert await is_any_due(store)
     taken = await claimed(store)
     assert (taken.id, taken.attempts, taken.crashes) == (job_id, 0, 0)
     assert not await store.storage.transact(lambda tx: tx.jobs.finish(lost, tx.now()))
@@ -211,6 +230,7 @@ async def test_a_delay_that_a_clock_wrote_before_it_was_set_back_is_over(store: 
     job = await claimed(store)
     await fail(store, job, error="ModelUnavailable", is_own=False, retry_at=store.clock.now() + timedelta(minutes=15))
     store.clock.advance(-timedelta(hours=6))
+    assert await is_any_due(store)
     taken = await claimed(store)
     assert (taken.id, taken.attempts) == (job_id, 1)
 
@@ -219,6 +239,7 @@ async def test_a_clock_that_is_corrected_by_seconds_takes_no_job_from_its_worker
     await enqueue(store, draft(store))
     job = await claimed(store)
     store.clock.advance(-timedelta(seconds=30))
+    assert not await is_any_due(store)
     assert await claim(store) is None
     assert await store.storage.transact(lambda tx: tx.jobs.renew(job, lease=LEASE, now=tx.now()))
 

@@ -30,6 +30,9 @@ _HELD = "id = :id AND state = 'running' AND lease_token = :token"
 _FREE = "lease_token = NULL, lease_until = NULL, worker = NULL"
 _UNTRIED = "attempts = 0, failures = 0, crashes = 0"
 _COUNTED = "attempts = :attempts, failures = :failures, crashes = :crashes"
+_LOST = "state = 'running' AND (lease_until < {now} OR lease_until > {now} + :longest_lease)"
+_DOUBTED = "state = 'queued' AND run_at > {now} + :longest_wait"
+_LONGEST_WAIT = {"longest_wait": (retries.LONGEST_WAIT + retries.CLOCK_STEP) // timedelta(microseconds=1)}
 _CLAIM_TRIES = 3
 _TAKE_BACK_AT_ONCE = 100
 
@@ -97,6 +100,16 @@ class JobQueue:
                 continue  # another replica took a job of this lane between our look and our update
             return None if found is None else _job_row(found)
         return None
+
+    def is_any_due(self, *, lease: timedelta) -> bool:
+        """Return whether a job is due, or is to be taken back first: else a claim, of whatever kind, finds nothing."""
+        found = self._link.row(
+            "SELECT EXISTS (SELECT 1 FROM @jobs WHERE state = 'queued' AND run_at <= {now})"
+            f" OR EXISTS (SELECT 1 FROM @jobs WHERE {_LOST}) OR EXISTS (SELECT 1 FROM @jobs WHERE {_DOUBTED})",
+            {**_longest_lease(lease), **_LONGEST_WAIT},
+        )
+        assert found is not None
+        return bool(found[0])
 
     def renew(self, job: JobRow, *, lease: timedelta, now: datetime) -> bool:
         """Lengthen the lease; False when it is no longer ours."""
@@ -272,20 +285,16 @@ class JobQueue:
         worker stores nothing then.
         """
         lost = self._link.rows(
-            f"SELECT {_COLUMNS}, j.lease_until < {{now}} FROM @jobs AS j WHERE j.state = 'running'"
-            " AND (j.lease_until < {now} OR j.lease_until > {now} + :most)"
+            f"SELECT {_COLUMNS}, j.lease_until < {{now}} FROM @jobs AS j WHERE {_LOST}"
             " ORDER BY j.lease_until LIMIT :limit [[FOR UPDATE SKIP LOCKED]]",
-            {"most": _microseconds(lease + retries.CLOCK_STEP), "limit": _TAKE_BACK_AT_ONCE},
+            {**_longest_lease(lease), "limit": _TAKE_BACK_AT_ONCE},
         )
         for found in lost:
             if found[-1]:
                 self._put_back_crashed(found, max_crashes, now)
             else:
                 self._put_back(found, _counts(found), run_at=found[4], error=found[12], now=now)
-        self._link.run(
-            "UPDATE @jobs SET run_at = {now} WHERE state = 'queued' AND run_at > {now} + :most",
-            {"most": _microseconds(retries.LONGEST_WAIT + retries.CLOCK_STEP)},
-        )
+        self._link.run(f"UPDATE @jobs SET run_at = {{now}} WHERE {_DOUBTED}", _LONGEST_WAIT)
 
     def _put_back_crashed(self, found: Row, max_crashes: int, now: datetime) -> None:
         before = _counts(found)
@@ -349,6 +358,10 @@ class JobQueue:
 
 def _microseconds(duration: timedelta) -> int:
     return duration // timedelta(microseconds=1)
+
+
+def _longest_lease(lease: timedelta) -> dict[str, int]:
+    return {"longest_lease": _microseconds(lease + retries.CLOCK_STEP)}
 
 
 def _held(job: JobRow) -> dict[str, Any]:

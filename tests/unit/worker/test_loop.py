@@ -27,15 +27,26 @@ HOUR = 3_600.0
 
 @dataclasses.dataclass
 class Looks:
-    """A storage in which there is nothing to do, and which counts who looked; it can be in trouble."""
+    """A storage that says whether a job is due, and has none; it counts who looked, and can be in trouble."""
 
     of: Counter[tuple[JobKind, ...]] = dataclasses.field(default_factory=Counter)
     trouble: Exception | None = None
+    is_due: bool = False
+    polls: int = 0
 
     async def transact(self, work: Callable[[Any], Any], *, urgent: bool = False) -> Any:
         assert not urgent
         jobs = SimpleNamespace(claim=self._claim)
         return work(SimpleNamespace(jobs=jobs, now=lambda: datetime.now(UTC)))
+
+    async def read(self, work: Callable[[Any], Any]) -> Any:
+        return work(SimpleNamespace(jobs=SimpleNamespace(is_any_due=self._is_any_due)))
+
+    def _is_any_due(self, **_: Any) -> bool:
+        self.polls += 1
+        if self.trouble is not None:
+            raise self.trouble
+        return self.is_due
 
     def _claim(self, *, kinds: tuple[JobKind, ...], **_: Any) -> None:
         self.of[kinds] += 1
@@ -116,12 +127,31 @@ async def test_as_many_jobs_run_at_once_as_are_configured(others: int, of_models
     await running
 
 
-async def test_an_idle_worker_polls_with_one_task_of_each_kind() -> None:
+async def test_an_idle_worker_polls_with_one_look_and_claims_nothing() -> None:
     looks = Looks()
     async with working(looks, Counts(), poll_seconds=0.01):
         before = looks.of.copy()
+        await until(lambda: looks.polls >= 5)
+        assert looks.of == before
+
+
+async def test_a_poll_that_finds_something_due_has_one_task_of_each_kind_claim() -> None:
+    looks = Looks(is_due=True)
+    async with working(looks, Counts(), poll_seconds=0.01):
+        before, polls = looks.of.copy(), looks.polls
         await until(lambda: looks.of[QUICK] >= before[QUICK] + 5)
-        assert looks.of[MODEL] - before[MODEL] <= looks.of[QUICK] - before[QUICK] + 1
+        await settle()
+        for kinds in (QUICK, MODEL):
+            assert 1 <= looks.of[kinds] - before[kinds] <= looks.polls - polls
+
+
+async def test_a_poll_that_fails_is_made_again() -> None:
+    looks, counts = Looks(), Counts()
+    async with working(looks, counts, poll_seconds=0.01):
+        looks.trouble = StorageUnavailable("away", reason="StorageUnreachable")
+        await until(lambda: counts.of["worker_failures", "poll"] >= 2)
+        looks.trouble, looks.is_due, before = None, True, looks.of[QUICK]
+        await until(lambda: looks.of[QUICK] > before)
 
 
 @pytest.mark.parametrize(
