@@ -110,7 +110,10 @@ class NewTurn(Wire):
     content: Annotated[Text, Field(max_length=MAX_TURN_CHARS)] | None = None
     parts: Annotated[tuple[Part, ...], Field(max_length=MAX_PARTS_PER_TURN)] | None = None
     name: Annotated[Text, Field(max_length=MAX_NAME_CHARS)] | None = None
-    said_at: Time | None = Field(default=None, description="When it was said; the time of the write if left out.")
+    said_at: Time | None = Field(
+        default=None,
+        description="When it was said; left out, when the write came, less its `queued_seconds`. Never later than now.",
+    )
 
     @model_validator(mode="after")
     def _says_something_within_bounds(self) -> Self:

@@ -189,7 +189,10 @@ class FactFields(Wire):
         default=None, description="A second save with it, in one owner, updates the first."
     )
     expires_at: Time | None = None
-    said_at: Time | None = None
+    said_at: Time | None = Field(
+        default=None,
+        description="When it was said; left out, when it came, less its `queued_seconds`. Never later than now.",
+    )
     attributes: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")

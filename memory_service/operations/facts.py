@@ -24,8 +24,9 @@ from memory_service.domain import lexical, scopes
 from memory_service.domain.callers import Caller
 from memory_service.errors import Conflict, Forbidden, NotFound
 from memory_service.operations.background.embed import embed_job
-from memory_service.operations.generations import share_generation
+from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.items import fact_item
+from memory_service.operations.moments import Moment
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.remember import check_expiry, embed_or_wait, fact_draft
 from memory_service.operations.saving import writer
@@ -97,6 +98,7 @@ async def supersede_fact(
     request: SupersedeRequest,
     *,
     request_key: RequestKey | None = None,
+    seconds_here: SecondsHere = lambda: 0.0,
 ) -> RememberResponse:
     """Put a new statement in a fact's place, under its key; the old one keeps its validity and names its successor.
 
@@ -111,13 +113,14 @@ async def supersede_fact(
         row = _held(tx, caller, fact_id)
         if row.status is not FactStatus.ACTIVE:
             raise Conflict(f"fact {fact_id} is {row.status.value}; supersede its successor {row.superseded_by!r}")
-        now = tx.now()
+        moment = Moment.of(tx, seconds_here)
+        now = moment.now
         place = {"workspace": row.owner.workspace or None, "session_id": row.owner.session or None}
         new = NewFact(**{**request.model_dump(), **place, "key": row.key})
         if new.dedupe_key is None:
             new = new.model_copy(update={"dedupe_key": row.dedupe_key})
-        check_expiry(new, now, "")
-        draft = fact_draft(caller, new, row.owner, vector, now)
+        check_expiry(new, moment.earliest, "")
+        draft = fact_draft(caller, new, row.owner, vector, moment.said_at(new.said_at))
         tx.facts.supersede(
             fact_id,
             successor_id=(new_id := str(uuid.uuid4())),

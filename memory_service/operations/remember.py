@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from memory_service.contract.verbs import (
     FactBatchRequest,
@@ -20,6 +20,7 @@ from memory_service.errors import FieldProblem, InvalidRequest, ModelUnavailable
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.items import fact_item
+from memory_service.operations.moments import Moment
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.saving import save_fact
 from memory_service.operations.services import Services
@@ -60,7 +61,12 @@ async def remember(
 
 
 async def remember_batch(
-    services: Services, caller: Caller, request: FactBatchRequest, *, request_key: RequestKey | None = None
+    services: Services,
+    caller: Caller,
+    request: FactBatchRequest,
+    *,
+    request_key: RequestKey | None = None,
+    seconds_here: SecondsHere = lambda: 0.0,
 ) -> FactBatchResponse:
     """Save several facts, all or none."""
     return await _save(
@@ -70,6 +76,7 @@ async def remember_batch(
         place="facts.{}.",
         generation=request.generation,
         queued_seconds=None,
+        seconds_here=seconds_here,
         request_key=request_key,
     )
 
@@ -94,8 +101,8 @@ async def _save(
     place: str,
     generation: str | None,
     queued_seconds: float | None,
+    seconds_here: SecondsHere,
     request_key: RequestKey | None,
-    seconds_here: SecondsHere = lambda: 0.0,
 ) -> FactBatchResponse:
     owners = [scopes.write_owner(caller, fact.scope, fact.session_id, fact.workspace) for fact in facts]
     sessions = {fact.session_id for fact in facts if fact.session_id is not None}
@@ -126,13 +133,14 @@ async def _save(
                 tx.owners.name_principal(caller.principal)
             for owner in sorted(set(owners)):
                 tx.owners.lock(owner)
-            now = tx.now()
-            said_at = now - timedelta(seconds=0 if queued_seconds is None else queued_seconds + seconds_here())
+            moment = Moment.of(tx, seconds_here, queued_seconds=queued_seconds)
+            now = moment.now
             saved = []
             for number, (fact, owner, vector) in enumerate(zip(facts, owners, vectors, strict=True)):
-                check_expiry(fact, said_at, place.format(number))
-                draft = fact_draft(caller, fact, owner, vector, now)
-                row, action = save_fact(tx, draft, newcomer(fact, draft.said_at), actor=caller.subject, now=now)
+                check_expiry(fact, moment.earliest, place.format(number))
+                draft = fact_draft(caller, fact, owner, vector, moment.said_at(fact.said_at))
+                candidate = newcomer(fact, moment.ranked_at(fact.said_at))
+                row, action = save_fact(tx, draft, candidate, actor=caller.subject, now=now)
                 saved.append(RememberResponse(**fact_item(row).model_dump(), generation=current, action=action))
             if any(vector is None for vector in vectors):
                 tx.jobs.enqueue(embed_job(tx), now)
@@ -176,10 +184,8 @@ def newcomer(fact: NewFact, said_at: datetime) -> merging.Newcomer:
     )
 
 
-def fact_draft(caller: Caller, fact: NewFact, owner: Owner, vector: Vector | None, now: datetime) -> FactDraft:
+def fact_draft(caller: Caller, fact: NewFact, owner: Owner, vector: Vector | None, said_at: datetime) -> FactDraft:
     """Return what will be stored for a fact that a caller saves."""
-    # Nothing is said later than now: a time to come would outlast every later statement under the same key.
-    said_at = min(fact.said_at or now, now)
     return FactDraft(
         owner=owner,
         kind=fact.kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -21,9 +22,8 @@ from memory_service.ports.storage import Transaction
 _PARTS: TypeAdapter[tuple[Part, ...]] = TypeAdapter(tuple[Part, ...])
 
 
-def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bool) -> TurnDraft:
+def turn_draft(turn: NewTurn, *, counter: TokenCounter, said_at: datetime, infer: bool) -> TurnDraft:
     """Count, stem and flatten a turn: `text` is what it says in words, the parts are kept whole beside it."""
-    said_at = turn.said_at or now
     parts = tuple(part.model_dump(mode="json") for part in turn.parts) if turn.parts is not None else None
     text = lexical.turn_text(turn.content, parts)
     return TurnDraft(
@@ -38,6 +38,14 @@ def turn_draft(turn: NewTurn, *, counter: TokenCounter, now: datetime, infer: bo
         client_id=turn.id,
         infer=infer,
     )
+
+
+def said_then(draft: TurnDraft, said_at: datetime) -> TurnDraft:
+    """Return a draft as said at another time. It is found by its date in words, so another day is stemmed anew."""
+    if lexical.spoken_date(said_at) == lexical.spoken_date(draft.said_at):
+        return replace(draft, said_at=said_at)
+    text = lexical.turn_index_text(draft.name, draft.role, said_at, draft.text)
+    return replace(draft, said_at=said_at, terms=lexical.terms(text))
 
 
 def turn_chars(row: TurnRow) -> int:

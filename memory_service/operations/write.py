@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from memory_service.contract.verbs import WriteRequest, WriteResponse
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
 from memory_service.operations.enqueue import extract_job, fold_job, index_job
 from memory_service.operations.generations import SecondsHere, share_generation
+from memory_service.operations.moments import Moment
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.services import Services
-from memory_service.operations.turns import turn_draft
+from memory_service.operations.turns import said_then, turn_draft
 from memory_service.ports.process import Step
 from memory_service.ports.records import SessionRow, TurnDraft
 from memory_service.ports.storage import Transaction
@@ -61,11 +63,17 @@ async def write(
             )
             if caller.principal is not None:
                 tx.owners.name_principal(caller.principal)
-            now = tx.now()
-            session = tx.sessions.ensure(owner, fact_scope, now)
-            seqs = tx.turns.append(session, drafts, now)
+            moment = Moment.of(tx, seconds_here, queued_seconds=request.queued_seconds)
+            session = tx.sessions.ensure(owner, fact_scope, moment.now)
+            if request.queued_seconds is not None:
+                moment = _going_on(tx, session, moment)
+            said = [
+                said_then(draft, moment.said_at(turn.said_at))
+                for draft, turn in zip(drafts, request.turns, strict=True)
+            ]
+            seqs = tx.turns.append(session, said, moment.now)
             written.update(seq for seq in seqs if seq > session.last_seq)
-            after = _after(session, seqs, drafts)
+            after = _after(session, seqs, said)
             jobs = _enqueue(tx, services, after, request_id) if after.last_seq > session.last_seq else []
             return WriteResponse(
                 session_id=request.session_id,
@@ -86,8 +94,18 @@ async def write(
 
 
 def _drafts(services: Services, request: WriteRequest) -> list[TurnDraft]:
+    """Return the turns as they will be stored if the database's clock is this one; it has the last word."""
     now = services.clock.now()
-    return [turn_draft(turn, counter=services.counter, now=now, infer=request.infer) for turn in request.turns]
+    default = now - timedelta(seconds=request.queued_seconds or 0.0)
+    return [
+        turn_draft(turn, counter=services.counter, said_at=min(turn.said_at or default, now), infer=request.infer)
+        for turn in request.turns
+    ]
+
+
+def _going_on(tx: Transaction, session: SessionRow, moment: Moment) -> Moment:
+    last = tx.turns.between(session, after=session.last_seq - 1, upto=None, limit=1)
+    return moment.after(last[0].said_at) if last else moment
 
 
 def _after(session: SessionRow, seqs: Sequence[int], drafts: Sequence[TurnDraft]) -> SessionRow:

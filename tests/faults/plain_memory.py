@@ -52,7 +52,7 @@ class Turn:
 
 @dataclass
 class Fact:
-    """A fact under one owner key; `sources` are the places that say it."""
+    """A fact under one owner key; `sources` are the places that say it, `said` is the tick of the last statement."""
 
     id: str
     scope: str
@@ -61,6 +61,7 @@ class Fact:
     key: str
     sources: set[Place]
     lines: list[tuple[str, Place]] = field(default_factory=list)
+    said: float = 0.0
 
 
 @dataclass(frozen=True)

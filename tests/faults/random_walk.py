@@ -345,17 +345,22 @@ class Walk:
         self._know(store, who, session, answer)
         place = Place(who.agent, who.user, session, workspace)
         same = next((fact for fact in known if fact.text == text), None)
+        said = self.tick - body.get("queued_seconds", 0.0) / TICK.total_seconds()
         if same is not None:
             _equal("action", (answer["action"], answer["id"]), ("ignored", same.id))
             same.sources.add(place)
+            same.said = max(same.said, said)
+        elif keyed is not None and said < keyed.said:
+            _equal("action", (answer["action"], answer["id"]), ("ignored", keyed.id))
+            store.memory.ghosts.append(text)
         elif keyed is not None:
             _equal("action", (answer["action"], answer["id"]), ("replaced", keyed.id))
             store.memory.ghosts.append(keyed.text)
-            keyed.text, keyed.sources = text, {place}
+            keyed.text, keyed.sources, keyed.said = text, {place}, said
             keyed.lines.append((text, place))
         else:
             _equal("action", answer["action"], "added")
-            store.memory.facts.append(Fact(answer["id"], scope, owner, text, key, {place}, [(text, place)]))
+            store.memory.facts.append(Fact(answer["id"], scope, owner, text, key, {place}, [(text, place)], said))
 
     def _build_on(self, store: Store, who: Who, session: str, body: Json, draw: random.Random) -> bool:
         """Have a call say on what it builds, sometimes; return whether that was erased."""

@@ -92,7 +92,13 @@ async def remember(body: RememberRequest, call: WritingCall) -> Response:
 @router.post("/v1/facts/batch", response_model=FactBatchResponse, status_code=201, tags=["facts"])
 async def remember_batch(body: FactBatchRequest, call: WritingCall) -> Response:
     """Save facts, all or none."""
-    saved = await remember_verb.remember_batch(call.services, call.caller, body, request_key=call.key("batch", body))
+    saved = await remember_verb.remember_batch(
+        call.services,
+        call.caller,
+        body,
+        request_key=call.key("batch", body),
+        seconds_here=call.seconds_here,
+    )
     return answer(saved, 201)
 
 
@@ -150,7 +156,12 @@ async def supersede_fact(fact_id: Id, body: SupersedeRequest, call: WritingCall)
     """Put a new statement in a fact's place."""
     return answer(
         await facts_verbs.supersede_fact(
-            call.services, call.caller, fact_id, body, request_key=call.key(f"supersede:{fact_id}", body)
+            call.services,
+            call.caller,
+            fact_id,
+            body,
+            request_key=call.key(f"supersede:{fact_id}", body),
+            seconds_here=call.seconds_here,
         ),
         201,
     )
