@@ -18,14 +18,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from examples.model_server import DIMENSION, Handler, chat_answer, embeddings_answer, main, models_answer
 
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"
-GATE_LIMIT_SECONDS = 30.0
+GATE_LIMIT_SECONDS = 45.0
 """A gate that no test opens lets go after this, so that a failed test does not hang."""
 
 
@@ -100,10 +100,26 @@ class HungUp:
 
 @dataclass(frozen=True)
 class Gate:
-    """Hold the request until `opened` is set, then answer as usual. `entered` is set when one is held."""
+    """Hold the request until `opened` is set, then answer as usual. `entered` is set when one is held.
+
+    With `only` it holds requests for a summary, or for facts, and lets others through.
+    `gave_up` is set where nobody opened it in time: whoever waits for what is behind the gate waited for that.
+    """
 
     entered: threading.Event = field(default_factory=threading.Event)
     opened: threading.Event = field(default_factory=threading.Event)
+    gave_up: threading.Event = field(default_factory=threading.Event)
+    only: Literal["summary", "facts"] | None = None
+
+    def holds(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request is one to hold."""
+        return self.only is None or self.only == ("facts" if "response_format" in body else "summary")
+
+    def hold(self) -> None:
+        """Keep the thread that calls until the gate is opened, or for as long as a gate holds."""
+        self.entered.set()
+        if not self.opened.wait(GATE_LIMIT_SECONDS):
+            self.gave_up.set()
 
 
 @dataclass(frozen=True)
@@ -317,9 +333,8 @@ class _FaultyHandler(Handler):
     def _answer(self, body: dict[str, Any]) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         fault = self.server.model_server.take(Request(self.path, headers, body))
-        if isinstance(fault, Gate):
-            fault.entered.set()
-            fault.opened.wait(GATE_LIMIT_SECONDS)
+        if isinstance(fault, Gate) and fault.holds(body):
+            fault.hold()
         match fault:
             case Status():
                 self._respond_status(fault)

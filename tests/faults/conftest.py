@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from examples.model_server import DIMENSION
+from memory_service.storage.local import DATABASE
 from tests.fakes.model_server import CHAT, Gate, ModelServer
 from tests.fakes.postgres import PostgresServer
 from tests.faults.processes import Service
@@ -31,6 +35,14 @@ class World:
         self.model.script(CHAT, gate)
         return gate
 
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        """Return what a query finds in the tables themselves, which it names with an `@`."""
+        if self.postgres is not None:
+            with psycopg.connect(self.postgres.dsn) as connection:
+                return connection.execute(statement.replace("@", "memplane.").encode()).fetchall()
+        with closing(sqlite3.connect(self.folder / "data" / DATABASE)) as connection:
+            return list(connection.execute(statement.replace("@", "")))
+
     def service(self, name: str = "service", **changes: dict[str, Any]) -> Service:
         """Return a service that is not started yet; all of one world share one store."""
         if self.postgres is not None:
@@ -41,7 +53,7 @@ class World:
             "storage": storage,
             "engine": "native",
             "models": {
-                "chat": {"url": self.model.url, "model": "rules", "maxRetries": 0, "timeoutSeconds": 20},
+                "chat": {"url": self.model.url, "model": "rules", "maxRetries": 0, "timeoutSeconds": 300},
                 "embedding": {
                     "url": self.model.url,
                     "model": "hash",

@@ -75,9 +75,28 @@ class Service:
 
     def stop(self) -> int:
         """End it as Kubernetes does; return its exit code."""
+        self.ask_to_stop()
+        return self.wait_ended()
+
+    def ask_to_stop(self) -> None:
+        """Tell it to end, as Kubernetes does."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
+
+    def wait_ended(self) -> int:
+        """Wait until it has ended; return its exit code."""
+        assert self.process is not None
         return self.process.wait(timeout=60)
+
+    def freeze(self) -> None:
+        """Stop it where it is, as a node without a processor to spare does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """Make sure that it is gone."""
