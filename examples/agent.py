@@ -33,7 +33,7 @@ class Agent:
         return Reply(text, prelude)
 
     def _think(self, message: str, prelude: Prelude) -> str:
-        """Stand in for a chat model: a real agent puts `prelude.block`, `summary` and `window` into its prompt."""
+        """Stand in for a chat model: a real agent puts `prelude.digest`, `block` and `window` into its prompt."""
         if message.rstrip().endswith("?"):
             return "Here is what I know about that." if prelude.block else "I know nothing about that."
         return "Noted."

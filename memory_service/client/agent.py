@@ -1,7 +1,7 @@
 """What an agent's runtime calls around a run: recall before, flush after, and the two memory tools.
 
     memory = AgentMemory(MemoryClient.bind("team-memory"), session_id="s1")
-    prelude = await memory.before_run("where do I live?")     # prelude.block goes into the prompt
+    prelude = await memory.before_run("where do I live?")     # prelude.digest and .block go into the prompt
     ...                                                        # the agent runs
     await memory.after_run([{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}])
 
@@ -35,7 +35,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Prelude:
-    """What a run starts with. `block` is quoted long-term memory, `summary` the digest, `window` the newest turns."""
+    """What a run starts with. `block` is long-term memory and `digest` what the conversation was about, both quoted for
+    a prompt; `window` are the newest turns. `summary` is the digest as a model wrote it, from whatever was said: it is
+    for people to read and not for a prompt.
+    """
 
     block: str
     window: tuple[Turn, ...]
@@ -43,6 +46,7 @@ class Prelude:
     outcome: Outcome
     degraded: tuple[Degraded, ...] = ()
     tokens: int = 0
+    digest: str = ""
 
 
 class SearchMemory(Wire):
@@ -146,6 +150,7 @@ class AgentMemory:
             outcome=recalled.outcome,
             degraded=recalled.degraded,
             tokens=recalled.usage.tokens,
+            digest=recalled.medium_term.block,
         )
 
     async def after_run(

@@ -135,10 +135,13 @@ class LongTerm(Wire):
 
 
 class MediumTerm(Wire):
-    """The session's digest; version 0 means that there is none yet."""
+    """The session's digest; version 0 means that there is none yet. `block` shows it quoted, to be put into a prompt;
+    `summary` is as a model wrote it, from whatever was said.
+    """
 
     summary: str = ""
     version: int = 0
+    block: str = ""
 
 
 class ShortTerm(Wire):

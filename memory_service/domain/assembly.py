@@ -113,6 +113,16 @@ def render(items: Sequence[Recalled]) -> str:
     return _render([_Line.of(item) for item in items])
 
 
+def digest_block(summary: str, made_at: datetime) -> str:
+    """Return the block that shows a digest, in the same frame: it says what people, tools and models said, so it is
+    quoted as they are. Empty for none.
+    """
+    if not summary:
+        return ""
+    line = f"{made_at.astimezone(UTC).date().isoformat()} (digest): {quoted(summary)}"
+    return f"{BLOCK_OPENING}\n{line}\n{BLOCK_CLOSING}"
+
+
 class _Line(NamedTuple):
     """An item with what stands of it in the block, made once."""
 

@@ -27,7 +27,7 @@ from memory_service.contract.verbs import (
     Usage,
 )
 from memory_service.domain import lexical, scopes
-from memory_service.domain.assembly import Recalled, assemble
+from memory_service.domain.assembly import Recalled, assemble, digest_block
 from memory_service.domain.callers import Caller
 from memory_service.domain.owners import Owner
 from memory_service.domain.ranking import DEFAULT_FLOOR, Ranked, RankOutcome, ScopedPool, rank
@@ -114,19 +114,23 @@ class _Look:
         session = self._session(tx)
         window = self._window(tx, session)
         digest = self._digest(tx, session)
+        shown = digest_block(digest.summary, digest.created_at) if digest is not None else ""
+        digest_tokens = self.services.counter.count(shown) if shown else 0
         degraded = [Degraded(part="short_term", reason="WindowCut")] if window is not None and window.cut else []
         found = self._long_term(tx, session, window) if self.wants_long_term else None
         turns = tuple(shown_answer(shown) for shown in window.turns) if window is not None else ()
         usage = Usage(
-            tokens=(found.tokens if found else 0) + (digest.tokens if digest else 0) + (window.tokens if window else 0),
+            tokens=(found.tokens if found else 0) + digest_tokens + (window.tokens if window else 0),
             long_term=found.tokens if found else 0,
-            medium_term=digest.tokens if digest else 0,
+            medium_term=digest_tokens,
             short_term=window.tokens if window else 0,
         )
         return RecallResponse(
             outcome=self._outcome(found, bool(turns or digest)),
             long_term=LongTerm(items=found.items, block=found.block) if found else LongTerm(),
-            medium_term=MediumTerm(summary=digest.summary, version=digest.version) if digest else MediumTerm(),
+            medium_term=MediumTerm(summary=digest.summary, version=digest.version, block=shown)
+            if digest
+            else MediumTerm(),
             short_term=ShortTerm(window=turns),
             usage=usage,
             omitted=found.omitted if found else (),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_service.domain.assembly import BLOCK_CLOSING, BLOCK_OPENING, Recalled, assemble, render
+from memory_service.domain.assembly import BLOCK_CLOSING, BLOCK_OPENING, Recalled, assemble, digest_block, render
 from memory_service.domain.quoting import Counter
 from tests.unit.domain.counters import Characters, Quirky, Rough
 
@@ -122,3 +122,16 @@ def test_facts_come_first_and_a_conversation_is_shown_in_its_order_with_one_date
 def test_the_chosen_items_keep_the_order_of_their_rank() -> None:
     items = [turn("b", seq=2), turn("a", seq=1), fact("c")]
     assert [item.id for item in assemble(items, None, Characters()).items] == ["e1-2", "e1-1", "f1"]
+
+
+@given(TEXTS.filter(bool))
+def test_a_digests_block_is_one_quoted_line_in_the_frame_whatever_it_says(summary: str) -> None:
+    opening, heading, line, closing = digest_block(summary, START).splitlines()
+    assert (f"{opening}\n{heading}", closing) == (BLOCK_OPENING, BLOCK_CLOSING)
+    found = LINE.fullmatch(line)
+    assert found is not None
+    assert json.loads(found.group(1)) == summary
+
+
+def test_no_digest_has_no_block() -> None:
+    assert digest_block("", START) == ""
