@@ -325,8 +325,7 @@ def _parts(rows: _Rows, at: NDArray[np.intp], has_cosine: NDArray[np.bool_], wei
     talk = np.zeros(len(at))
     replies = np.flatnonzero((rows.roles[at] > ROLE_USER) & (long > weights.long_reply_terms))
     talk[replies] = -weights.long_reply * np.log2(long[replies].astype(np.float64) / weights.long_reply_terms)
-    oldest, newest = float(rows.said_at.min()), float(rows.said_at.max())
-    age = (rows.said_at[at] - oldest) / (newest - oldest) if newest > oldest else np.zeros(len(at))
+    age = _ages(rows.said_at, at)
     parts = {"words": words, "long_reply": talk, "recency": weights.recency * age}
     if not has_cosine.any():
         return parts
@@ -339,6 +338,21 @@ def _parts(rows: _Rows, at: NDArray[np.intp], has_cosine: NDArray[np.bool_], wei
         meaning = words / 2
         meaning[known] = _standardised(rows.cosines[has_cosine], numbers[at[known]])
     return {**parts, "meaning": weights.cosine * meaning}
+
+
+_FIRST_BELIEVED, _LAST_BELIEVED = -2_208_988_800.0, 7_258_118_400.0
+"""1900 and 2200: times beyond are what programs give that know none, and would stretch the scale for all others."""
+
+
+def _ages(said_at: Floats, at: NDArray[np.intp]) -> Floats:
+    """Return where some of the rows stand between the oldest one, 0, and the newest, 1."""
+    oldest, newest = float(said_at.min()), float(said_at.max())
+    if oldest < _FIRST_BELIEVED or newest > _LAST_BELIEVED:
+        believed = said_at[(said_at >= _FIRST_BELIEVED) & (said_at <= _LAST_BELIEVED)]
+        oldest, newest = (float(believed.min()), float(believed.max())) if len(believed) else (0.0, 0.0)
+        said_at = np.clip(said_at, oldest, newest)
+    ages: Floats = (said_at[at] - oldest) / (newest - oldest) if newest > oldest else np.zeros(len(at))
+    return ages
 
 
 def _standardised(values: Floats, at: NDArray[np.intp]) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -358,6 +359,23 @@ def test_the_newer_of_two_near_equal_facts_goes_first() -> None:
     items = settled(ranking.items, details(texts))
     assert [item.row_id for item in items][:2] == [2, 1]
     assert all(item.rank == pytest.approx(sum(item.parts.values())) for item in items)
+
+
+def recency(some: Pool) -> dict[int, float]:
+    ranking = rank([scoped(some)], top=len(some.row_ids), floor=0.0)
+    return {item.row_id: item.parts.get("recency", 0.0) for item in ranking.items}
+
+
+@pytest.mark.parametrize("odd", ["0001-01-01", "1899-12-31", "2200-01-02", "9999-12-31"])
+def test_one_time_that_no_clock_shows_takes_recency_from_nobody(odd: str) -> None:
+    moments = [datetime(2026, month, 1, tzinfo=UTC).timestamp() for month in range(3, 9)]
+    strange = datetime.fromisoformat(odd).replace(tzinfo=UTC).timestamp()
+    texts = ["A red boat."] * 7
+    ages = recency(pool("red boat", texts[:6], said_at=moments))
+    assert len(set(ages.values())) == 6
+    extreme = ages[1] if odd < "2000" else ages[6]
+    assert recency(pool("red boat", texts, said_at=[*moments, strange])) == {**ages, 7: extreme}
+    assert set(recency(pool("red boat", texts, said_at=[strange] * 7)).values()) == {0.0}
 
 
 def test_a_newer_fact_about_something_else_does_not_go_first() -> None:
