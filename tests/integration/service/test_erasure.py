@@ -118,6 +118,25 @@ async def _until_entered(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.entered.wait, 20)
 
 
+@pytest.mark.parametrize("asked_by", ["agent", "admin"])
+async def test_an_erasure_forgets_the_vectors_of_what_was_asked(service: Service, asked_by: str) -> None:
+    """They are kept in memory under the words of a question, which are somebody's too."""
+    agent = service.agent()
+    await agent.remember("Anna lives in Oslo")
+
+    async def times_embedded() -> int:
+        await agent.recall("where does anna live")
+        asked = [request.body["input"] for request in service.models.requests if request.path == EMBEDDINGS]
+        return sum("where does anna live" in text for text in asked)
+
+    assert (await times_embedded(), await times_embedded()) == (1, 1)
+    if asked_by == "agent":
+        await agent.forget()
+    else:
+        await service.admin().post("/v1/admin/erase", {"subject": {"agent": identity("helper")}})
+    assert await times_embedded() == 2
+
+
 @pytest.mark.parametrize("engine", list(EngineName))
 @pytest.mark.parametrize("path", [CHAT, EMBEDDINGS])
 async def test_an_erasure_beats_an_extraction_that_is_running(start: Start, engine: EngineName, path: str) -> None:

@@ -98,6 +98,29 @@ async def test_a_key_is_erased_with_its_owner(service: Service) -> None:
     assert await agent.texts() == ["Anna lives in Oslo"]
 
 
+def ids(answer: Json) -> set[str]:
+    return {fact["id"] for fact in answer.get("facts", [answer]) if "id" in fact}
+
+
+@pytest.mark.parametrize("route", ["remember", "batch", "patch", "supersede"])
+async def test_a_stored_answer_goes_with_the_facts_whose_text_it_carries(service: Service, route: str) -> None:
+    """Otherwise a repeat hands out what was deleted, and what was deleted stays in the table of answers."""
+    agent = service.agent()
+    method, path, body, _other = ROUTES[route]
+    fact = await agent.remember("Ben likes coffee")
+    path = path.format(fact=fact["id"])
+    first = await agent.ask(method, path, body, key="k1")
+    carried = ids(first.json())
+    assert carried
+    assert ids((await agent.ask(method, path, body, key="k1")).json()) == carried
+    for fact_id in carried:
+        assert (await agent.ask("DELETE", f"/v1/facts/{fact_id}")).status_code == 200
+    again = await agent.ask(method, path, body, key="k1")
+    assert not ids(again.json()) & carried
+    if again.status_code >= 400:
+        assert "Ben likes" not in again.text
+
+
 async def test_keys_outside_of_their_pattern_are_refused(agent: Asker) -> None:
     for key in ("", " ", "a b", "x" * 201):
         found = problem(await agent.ask("POST", "/v1/facts", {"text": "x"}, key=key), 422, "invalid-request")
