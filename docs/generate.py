@@ -70,7 +70,8 @@ SETTING_MEANINGS = {
     "longTerm.episodes": "Whether turns stay searchable verbatim.",
     "longTerm.defaultTopK": "Items of a recall that does not say how many.",
     "longTerm.scoreFloor": "Least score of a match; unset: 0.2, calibrated for the built-in embedder.",
-    "retention.turnsSeconds": "Age from which turns are deleted.",
+    "retention.turnsSeconds": "Age from which turns are deleted, and digests that tell of nothing newer; the digest of"
+    " a session that goes on keeps what it tells.",
     "retention.factsSeconds": "Age, since the last change, from which facts are deleted; pinned ones stay.",
     "identity.auth": "`none`, `static` or `cluster`.",
     "identity.tokensFile": "static: the file of tokens; read again when it changes.",

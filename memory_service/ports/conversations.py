@@ -113,5 +113,12 @@ class Digests(Protocol):
     def append(self, digest: DigestRow, *, folded_from: int, keep: int) -> bool:
         """Commit a version and move the window's start to its `upto_seq`; keep the newest `keep` versions.
 
-        False, and nothing is stored, when the session's `folded_seq` is no longer `folded_from`.
+        False, and nothing is stored, when the session's `folded_seq` is no longer `folded_from`, or its
+        `digest_version` is the digest's already.
+        """
+
+    def expire(self, *, before: datetime, limit: int) -> int:
+        """Delete versions that were made earlier, the newest one too, oldest first; return how many.
+
+        Nothing that they tell of was said later. `digest_version` and the window stay.
         """

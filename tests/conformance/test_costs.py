@@ -124,6 +124,7 @@ def conversation(tx: Transaction) -> None:
     tx.owners.get(session.home_id)
     tx.owners.find_searched([pair_of(principal=ALICE), owner])
     tx.turns.expire(before=tx.now() - timedelta(days=1), limit=5)
+    tx.digests.expire(before=tx.now() - timedelta(days=1), limit=5)
 
 
 def facts(tx: Transaction) -> None:

@@ -403,6 +403,30 @@ async def test_a_session_without_a_turn_to_extract_waits_for_nothing(store: Stor
     assert await store.storage.read(lambda tx: tx.sessions.waiting_for_extraction(idle_before=before, limit=9)) == []
 
 
+async def test_digests_expire_by_when_they_were_made_and_the_next_one_has_the_next_version(store: Store) -> None:
+    owner, other = session_of(), session_of("s2")
+    for one in (owner, other):
+        await write(store, one, *(f"t{n}" for n in range(1, 7)))
+    for upto in (1, 2):
+        assert await fold(store, owner, upto=upto, folded_from=upto - 1)
+    store.clock.advance(timedelta(days=2))
+    assert await fold(store, other, upto=1, folded_from=0)
+    before = store.clock.now() - timedelta(days=1)
+
+    async def expire() -> int:
+        return await store.storage.transact(lambda tx: tx.digests.expire(before=before, limit=1))
+
+    assert [await expire() for _ in range(3)] == [1, 1, 0]
+    session = await store.storage.read(lambda tx: found(tx, owner))
+    assert await store.storage.read(lambda tx: tx.digests.latest(session.id)) is None
+    assert (session.digest_version, session.folded_seq, session.window_turns) == (2, 2, 4)
+    kept = await store.storage.read(lambda tx: tx.digests.latest(found(tx, other).id))
+    assert kept is not None
+    assert await fold(store, owner, upto=3, folded_from=2)
+    digests = await store.storage.read(lambda tx: tx.digests.list(session.id, limit=9))
+    assert [(digest.version, digest.upto_seq) for digest in digests] == [(3, 3)]
+
+
 async def test_what_raises_leaves_nothing_behind(store: Store) -> None:
     class Stop(Exception):
         pass

@@ -79,7 +79,7 @@ async def fold(held: HeldJob) -> None:
         now = tx.now()
         version = DigestRow(
             session_id=session_id,
-            version=(found.digest.version if found.digest is not None else 0) + 1,
+            version=found.session.digest_version + 1,
             summary=summary,
             upto_seq=upto_seq,
             tokens=services.counter.count(summary),

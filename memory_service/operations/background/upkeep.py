@@ -71,20 +71,23 @@ async def sweep(services: Services, *, upkeep: bool = True) -> int:
 
 
 async def expire(held: HeldJob) -> None:
-    """Delete what is past its time: facts, turns whether they were folded and extracted or not, answers, done jobs."""
+    """Delete what is past its time: facts, turns whether they were folded and extracted or not, digests that tell of
+    nothing newer, answers, done jobs.
+    """
     retention = held.services.config.retention
 
     def work(tx: Transaction) -> JobDraft | None:
         now = tx.now()
         facts = tx.facts.expire(now=now, facts_before=cut_off(now, retention.facts_seconds), limit=EXPIRE_ROWS)
-        turns = 0
+        turns = digests = 0
         turns_before = cut_off(now, retention.turns_seconds)
         if turns_before is not None:
             turns = tx.turns.expire(before=turns_before, limit=EXPIRE_ROWS)
+            digests = tx.digests.expire(before=turns_before, limit=EXPIRE_ROWS)
         answers = tx.idempotency.expire(before=now - IDEMPOTENCY_KEPT, limit=EXPIRE_ROWS)
         jobs = tx.jobs.forget_done(before=now - FINISHED_JOBS_KEPT, limit=EXPIRE_ROWS)
         commits = tx.idempotency.forget_commits(before=now - IDEMPOTENCY_KEPT, limit=EXPIRE_COMMITS)
-        if max(facts, turns, answers, jobs) < EXPIRE_ROWS and commits < EXPIRE_COMMITS:
+        if max(facts, turns, digests, answers, jobs) < EXPIRE_ROWS and commits < EXPIRE_COMMITS:
             return None
         return JobDraft(kind=JobKind.EXPIRE, dedupe_key="expire", run_at=now, lane="expire")
 

@@ -84,6 +84,7 @@ CREATE TABLE {schema}.digests (
     summary TEXT NOT NULL,
     PRIMARY KEY (owner_id, session_id, version)
 ) PARTITION BY HASH (owner_id);
+CREATE INDEX digests_created ON {schema}.digests (created_at, session_id, version);
 
 CREATE SEQUENCE {schema}.fact_ids AS BIGINT;
 CREATE TABLE {schema}.facts (

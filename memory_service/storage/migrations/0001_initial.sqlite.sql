@@ -84,6 +84,7 @@ CREATE TABLE digests (
     PRIMARY KEY (session_id, version)
 );
 CREATE INDEX digests_owner ON digests (owner_id);
+CREATE INDEX digests_created ON digests (created_at, session_id, version);
 
 CREATE TABLE facts (
     row_id INTEGER PRIMARY KEY AUTOINCREMENT,

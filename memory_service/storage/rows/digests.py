@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from memory_service.ports.records import DigestRow
 from memory_service.storage.encoding import micros, moment
@@ -64,6 +65,19 @@ class DigestRows:
             {**place, "oldest": digest.version - max(keep, 1)},
         )
         return True
+
+    def expire(self, *, before: datetime, limit: int) -> int:
+        """Delete versions made before a time, oldest first; return how many."""
+        doomed = self._link.rows(
+            "SELECT owner_id, session_id, version FROM @digests WHERE created_at < :before"
+            " ORDER BY created_at, session_id, version LIMIT :limit",
+            {"before": micros(before), "limit": limit},
+        )
+        self._link.run_many(
+            "DELETE FROM @digests WHERE owner_id = :owner_id AND session_id = :session_id AND version = :version",
+            [{"owner_id": row[0], "session_id": row[1], "version": row[2]} for row in doomed],
+        )
+        return len(doomed)
 
     def _shrink_window(self, place: dict[str, int], after: int, upto: int) -> None:
         folded = self._link.row(

@@ -12,6 +12,7 @@ from memory_service.contract.config import (
     ExtractionConfig,
     RetentionConfig,
     ServiceConfig,
+    ShortTermConfig,
     StorageConfig,
 )
 from memory_service.operations.background import upkeep
@@ -71,3 +72,25 @@ async def test_a_conversation_of_which_a_part_expired_is_remembered_for_the_rest
     await service.work()
     await service.pass_time(days=1)
     assert await agent.texts(tiers=["fact"]) == ["User's dog is called Rex"]
+
+
+async def test_what_expired_turns_said_is_in_no_digest_and_the_session_goes_on_folding(start: Start) -> None:
+    service = await start(
+        chat=True,
+        engine=EngineName.NATIVE,
+        short_term=ShortTermConfig(token_budget=60),
+        retention=RetentionConfig(turns_seconds=DAY),
+    )
+    agent = service.agent()
+    for number in range(8):
+        await agent.write(f"My secret number{number} is kept on the long green shelf by the door", session="s1")
+    await service.work()
+    assert "secret" in (await agent.recall("what is kept where", session_id="s1"))["medium_term"]["summary"]
+    await service.pass_time(days=400)
+    await service.work()
+    assert "secret" not in str(await agent.recall("what is kept where", session_id="s1", scopes=["session"]))
+    assert "secret" not in str(await agent.get("/v1/sessions/s1"))
+    for number in range(8):
+        await agent.write(f"The newer thing{number} is kept on the long red shelf by the wall", session="s1")
+    await service.work()
+    assert "newer" in (await agent.recall("what is kept where", session_id="s1"))["medium_term"]["summary"]
