@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from memory_service.client import (
+    AgentMemory,
     ContractError,
     Deadlines,
     InvalidRequest,
@@ -119,6 +120,56 @@ async def test_forget_never_reports_a_success_that_it_does_not_have(
     assert forgotten.degraded
     with pytest.raises(ServiceUnavailable):
         await make_client(deadlines=SHORT).forget(session_id="s1", failure_mode="strict")
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_what_a_runtime_and_its_tools_call_never_raises_and_says_what_became_of_it(
+    fault: Any, server: MemoryServer, make_client: MakeClient, tmp_path: Path
+) -> None:
+    server.always = fault
+    clients = [make_client(deadlines=SHORT, outbox=tmp_path / str(number)) for number in range(6)]
+    memories = [AgentMemory(client, "s1") for client in clients]
+    prelude, written, found, saved, remembered, ended = await asyncio.gather(
+        memories[0].before_run("where do I live?"),
+        memories[1].after_run([TURN]),
+        memories[2].search_memory("where do I live?"),
+        memories[3].save_memory("I live in Oslo."),
+        clients[4].remember("I live in Oslo.", key="home"),
+        clients[5].sessions.end("s1"),
+    )
+    assert len(server.requests) >= 6  # every one of them met the fault
+    assert (prelude.outcome, prelude.block, prelude.digest, prelude.window) == (Outcome.UNAVAILABLE, "", "", ())
+    assert [part.status for part in written] == ["queued"]
+    assert (found["outcome"], found["memories"]) == ("unavailable", [])
+    assert found["degraded"]
+    assert saved == {"saved": False, "status": "queued"}
+    assert (remembered.status, remembered.fact) == ("queued", None)
+    assert (ended.scheduled, ended.jobs, [missing.part for missing in ended.degraded]) == (False, (), ["service"])
+    for number in (1, 3, 4):
+        outbox = clients[number].outbox
+        assert outbox is not None
+        assert outbox.waiting() == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_under_strict_what_was_not_kept_raises_and_what_only_reads_does_not(
+    fault: Any, server: MemoryServer, make_client: MakeClient
+) -> None:
+    server.always = fault
+    clients = [make_client(deadlines=SHORT, failure_mode="strict", outbox=None) for _ in range(6)]
+    memories = [AgentMemory(client, "s1") for client in clients]
+    prelude, found, *raised = await asyncio.gather(
+        memories[0].before_run("where do I live?"),
+        memories[1].search_memory("where do I live?"),
+        memories[2].after_run([TURN]),
+        memories[3].save_memory("I live in Oslo."),
+        clients[4].remember("I live in Oslo."),
+        clients[5].sessions.end("s1"),
+        return_exceptions=True,
+    )
+    assert prelude.outcome is Outcome.UNAVAILABLE
+    assert found["outcome"] == "unavailable"
+    assert all(isinstance(error, ServiceUnavailable) for error in raised), raised
 
 
 async def test_a_dead_service_costs_one_timeout_and_then_answers_are_fast(
