@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from memory_service.contract.config import EngineName, MediumTermConfig
+from memory_service.ports.records import PurgeStep
 from tests.fakes.model_server import CHAT, EMBEDDINGS, Gate
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Service, identity, item_texts, problem, window_texts
@@ -338,6 +339,37 @@ async def test_forgetting_needs_its_confirmation_and_its_session(service: Servic
         problem(await agent.ask("POST", "/v1/forget", body), 422, "invalid-request")
     problem(await agent.ask("POST", "/v1/forget", {"confirm": True, "scope": "session"}), 400, "scope-unresolved")
     assert len((await agent.get("/v1/sessions"))["sessions"]) == 1
+
+
+async def test_what_is_erased_while_a_purge_runs_is_purged_by_the_next_one_and_not_said_to_be_before(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, other, storage = service.agent(), service.agent("other"), service.services.storage
+    steps = 0
+    later: list[str] = []
+
+    async def purge() -> PurgeStep:
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            # The bytes that this purge carries off were looked at before.
+            later.append((await other.forget(scope="private"))["receipt_id"])
+            await storage.transact(
+                lambda tx: tx.link.run("DELETE FROM @jobs WHERE kind = 'purge' AND state = 'queued'")  # type: ignore[attr-defined]
+            )
+        else:
+            assert (await other.get(f"/v1/receipts/{later[0]}"))["status"] == "erased"
+        return PurgeStep(done=True)
+
+    for asker in (agent, other):
+        await asker.remember("My dog is called Rex")
+    await service.work()
+    first = (await agent.forget(scope="private"))["receipt_id"]
+    monkeypatch.setattr(storage, "purge", purge)
+    await service.work()
+    assert (await agent.get(f"/v1/receipts/{first}"))["status"] == "purged"
+    assert (await other.get(f"/v1/receipts/{later[0]}"))["status"] == "purged"
+    assert steps == 2
 
 
 async def test_once_purged_no_byte_of_text_terms_or_vectors_is_left(start: Start) -> None:

@@ -62,6 +62,49 @@ async def test_the_jobs_of_a_write_are_listed_and_shown(start: Start) -> None:
         assert (await agent.get(f"/v1/jobs/{job_id}"))["state"] == "done"
 
 
+async def test_a_list_of_jobs_shows_those_of_its_own_workspace(start: Start) -> None:
+    service, agent = await _extracting(start, min_turns=1)
+    own = {}
+    for workspace in (None, "w1"):
+        named = {} if workspace is None else {"workspace": workspace}
+        own[workspace] = set((await agent.write("My dog is called Rex", **named))["jobs"])
+        assert own[workspace]
+    await service.work()
+    assert {job["id"] for job in await _jobs(agent)} == own[None]
+    assert {job["id"] for job in await _jobs(agent, workspace="w1")} == own["w1"]
+    assert {job["id"] for job in await _jobs(agent, workspace="w1", session_id="s1")} == own["w1"]
+    assert await _jobs(agent, workspace="w2") == []
+
+
+@pytest.mark.parametrize("kind", [JobKind.PURGE, JobKind.EMBED])
+async def test_what_a_lost_job_owed_is_done_after_a_sweep(start: Start, kind: JobKind) -> None:
+    service = await start()
+    agent = service.agent()
+    service.models.always(EMBEDDINGS, Status(503))
+    await agent.remember("My dog is called Rex")
+    receipt = await agent.forget(scope="private")
+    await agent.remember("My cat is called Tom")
+    service.models.always(EMBEDDINGS, None)
+    await service.services.storage.transact(
+        lambda tx: tx.link.run("DELETE FROM @jobs WHERE kind = :kind", {"kind": kind.value})  # type: ignore[attr-defined]
+    )
+    await service.work()
+
+    async def is_owed() -> bool:
+        if kind is JobKind.EMBED:
+            return bool(await service.services.storage.read(lambda tx: tx.facts.without_vector(limit=1)))
+        return bool((await agent.get(f"/v1/receipts/{receipt['receipt_id']}"))["status"] != "purged")
+
+    assert await is_owed()
+    for _ in range(20):
+        if not await is_owed():
+            break
+        service.clock.advance(timedelta(minutes=16))
+        await sweep(service.services, upkeep=False)
+        await service.work()
+    assert not await is_owed()
+
+
 async def test_an_answer_that_does_not_parse_is_a_failed_job_and_dead_in_the_end(start: Start) -> None:
     service, agent = await _extracting(start, max_retries=2)
     await agent.write("My dog is called Rex")

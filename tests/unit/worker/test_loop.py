@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -248,3 +249,19 @@ async def test_what_a_job_fails_of_itself_decides_how_long_it_waits_then_and_whe
     else:
         assert retry_at is not None
         assert longest_wait / 2 <= retry_at - now <= longest_wait
+
+
+async def test_each_twentieth_sweep_has_upkeep_beginning_with_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_upkeep: list[bool] = []
+
+    async def sweep(_services: object, *, upkeep: bool) -> int:
+        with_upkeep.append(upkeep)
+        if len(with_upkeep) == 41:
+            worker.stop()
+        return 0
+
+    monkeypatch.setattr(loop, "sweep", sweep)
+    worker = Worker(cast(Any, SimpleNamespace(config=ServiceConfig())), name="test")
+    monkeypatch.setattr(worker, "_goes_on_after", AsyncMock(return_value=True))
+    await worker._sweeps()
+    assert [number for number, upkeep in enumerate(with_upkeep) if upkeep] == [0, 20, 40]
