@@ -33,6 +33,7 @@ from memory_service.ports.records import (
     StoredAnswer,
 )
 from memory_service.ports.storage import Transaction
+from tests.fakes.corpora import link_of
 from tests.fakes.stores import AGENT, ALICE, BOB, OTHER_AGENT, Store, fact, pair_of, session_of, turn, vector
 
 
@@ -212,6 +213,90 @@ async def test_a_fact_that_others_said_too_keeps_nothing_but_its_text_of_who_sai
     hers = await store.storage.read(lambda tx: tx.facts.get("hers"))
     assert hers is not None
     assert hers.evidence is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"key": "k"},
+        {"dedupe_key": "d"},
+        {"category": "c"},
+        {"tags": ("t",)},
+        {"evidence": "e"},
+        {"importance": 0.5},
+        {"attributes": {"a": "b"}},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+async def test_the_one_thing_that_the_erased_gave_a_fact_of_others_goes(store: Store, given: dict[str, object]) -> None:
+    mine, theirs = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s9")
+
+    def work(tx: Transaction) -> None:
+        draft = fact("we all say", Owner(Scope.SHARED), source=mine, **given)
+        tx.facts.add(draft, fact_id="both", actor="t", now=tx.now())
+        tx.facts.add_source("both", theirs)
+
+    def said(tx: Transaction) -> tuple[object, ...]:
+        row = tx.facts.get("both")
+        assert row is not None
+        return tuple(getattr(row, name) for name in given)
+
+    await store.storage.transact(work)
+    assert await store.storage.read(said) == tuple(given.values())
+    await erase(store, PrincipalErasure(ALICE))
+    assert await store.storage.read(said) in ((None,), ((),), ({},))
+
+
+async def test_an_erasure_tells_every_process_that_facts_of_other_owners_changed(store: Store) -> None:
+    """Another process keeps an owner's facts until their revision moves on."""
+    shared, elsewhere = Owner(Scope.SHARED), Owner(Scope.SHARED, workspace="w")
+    mine, theirs = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s9")
+
+    def work(tx: Transaction) -> None:
+        tx.facts.add(fact("we all say", shared, source=mine, evidence="hers"), fact_id="f", actor="t", now=tx.now())
+        tx.facts.add_source("f", theirs)
+        tx.facts.add(fact("he says", elsewhere, source=theirs), fact_id="his", actor="t", now=tx.now())
+
+    def revisions(tx: Transaction) -> list[int]:
+        rows = link_of(tx).rows("SELECT revision FROM @owners WHERE scope = 'shared' ORDER BY workspace")
+        return [row[0] for row in rows]
+
+    await store.storage.transact(work)
+    touched, other = await store.storage.read(revisions)
+    await erase(store, PrincipalErasure(ALICE))
+    assert await store.storage.read(revisions) == [touched + 1, other]
+
+
+@pytest.mark.parametrize(
+    "erasure",
+    [
+        SessionErasure(AGENT, ALICE, "ada@example.org"),
+        PairErasure(AGENT, ALICE),
+        PrincipalErasure(ALICE),
+        AgentErasure(AGENT),
+    ],
+    ids=["session", "pair", "principal", "agent"],
+)
+async def test_an_erased_owner_keeps_no_name(store: Store, erasure: Erasure) -> None:
+    owner = session_of("ada@example.org", principal=ALICE, workspace="team of ada")
+
+    def numbers(tx: Transaction) -> list[int]:
+        tx.sessions.ensure(owner, Scope.PRIVATE, tx.now())
+        tx.facts.add(fact("she says", owner), fact_id="f", actor="t", now=tx.now())
+        tx.owners.share(erasure.marks)
+        session = [owner, *([] if isinstance(erasure, SessionErasure) else [pair_of(principal=ALICE)])]
+        return [tx.owners.ensure(named).id for named in [*session, *erasure.marks]]
+
+    def names(tx: Transaction) -> set[tuple[str, ...]]:
+        rows = link_of(tx).rows(
+            "SELECT agent, principal, session, workspace FROM @owners WHERE id IN [:ids]", {"ids": erased}
+        )
+        return {tuple(row) for row in rows}
+
+    erased = await store.storage.transact(numbers)
+    assert ("", "", "", "") not in await store.storage.read(names)
+    await erase(store, erasure)
+    assert await store.storage.read(names) == {("", "", "", "")}
 
 
 async def test_a_line_of_history_is_erased_with_the_source_of_its_text(store: Store) -> None:

@@ -213,6 +213,56 @@ async def test_what_is_refused_is_set_aside_and_those_behind_it_go_on(
     assert sorted(server.texts("s1")) == ["one", "two"]
 
 
+async def test_a_key_that_the_agent_had_used_before_sets_the_later_words_aside_and_loses_none(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client(breaker=Breaker(clock=Clock()))
+    assert (await client.write("s1", [turn("one")], idempotency_key="k")).status == "stored"
+    server.faults.append(problem(503, "unavailable"))
+    assert (await client.write("s1", [turn("two")], idempotency_key="k")).status == "queued"
+    assert (await client.write("s1", [turn("three")])).status == "queued"
+    await client.aclose()
+    later = make_client()
+    delivery = await later.deliver()
+    assert (delivery.refused, delivery.delivered, delivery.waiting) == (1, 1, 0)
+    assert server.texts("s1") == ["one", "three"]
+    (kept,) = box(later).refused()
+    assert (kept.idempotency_key, kept.body["turns"][0]["content"]) == ("k", "two")
+
+
+@pytest.mark.parametrize("bad", [{"user": "ada\nbob"}, {"idempotency_key": "k\n"}], ids=["user", "key"])
+async def test_an_entry_that_no_header_can_carry_is_set_aside_and_holds_nobody_up(
+    bad: dict[str, str], server: MemoryServer, make_client: MakeClient
+) -> None:
+    client = make_client()
+    agent = client._shared.source.agent()
+    for session, given in (("s1", bad), ("s2", {})):
+        body = {"session_id": session, "turns": [{**turn("one"), "id": session}]}
+        key = {"idempotency_key": session, **given}
+        box(client).put(verb="write", body=body, session_id=session, agent=agent, **key)
+    delivery = await client.deliver()
+    assert (delivery.refused, delivery.delivered, delivery.waiting) == (1, 1, 0)
+    assert (server.texts("s1"), server.texts("s2")) == ([], ["one"])
+    assert [kept.session_id for kept in box(client).refused()] == ["s1"]
+
+
+async def test_a_delivery_deletes_what_was_set_aside_a_month_ago(server: MemoryServer, make_client: MakeClient) -> None:
+    wall = Clock()
+    client = make_client(wall=wall)
+    server.faults.extend([problem(503, "unavailable", Retry_After="60"), problem(422, "whatever")])
+    await client.write("s1", [turn("unmistakable")])
+    await client.aclose()
+    later = make_client(wall=wall)
+    assert (await later.deliver()).refused == 1
+    wall.now += 29 * 86_400
+    await later.deliver()
+    assert len(box(later).refused()) == 1
+    wall.now += 2 * 86_400
+    await later.deliver()
+    assert (box(later).refused(), box(later).counts()["expired"]) == ((), 1)
+    assert b"unmistakable" not in b"".join(path.read_bytes() for path in box(later).folder.iterdir())
+
+
 async def test_a_full_disk_of_the_service_is_an_outage_however_long_it_lasts(
     server: MemoryServer, make_client: MakeClient
 ) -> None:

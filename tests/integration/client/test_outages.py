@@ -355,6 +355,17 @@ async def test_a_write_that_is_too_large_for_what_is_between_is_refused(
         await make_client().write("s1", [TURN])
 
 
+async def test_what_waits_is_not_looked_at_before_the_service_may_be_asked_again(
+    server: MemoryServer, make_client: MakeClient
+) -> None:
+    clock = Clock()
+    client = make_client(clock=clock, sleep=clock.sleep, breaker=Breaker(clock=clock))
+    server.faults.append(problem(503, "unavailable", Retry_After="60"))
+    assert (await client.write("s1", [{"role": "user", "content": "one"}])).status == "queued"
+    await asyncio.to_thread(server.wait_until, lambda s: s.texts("s1") == ["one"])
+    assert clock.slept[0] == 60
+
+
 async def test_a_refusal_does_not_open_the_breaker(server: MemoryServer, make_client: MakeClient) -> None:
     client = make_client()
     server.faults.append(problem(404, "not-found"))
