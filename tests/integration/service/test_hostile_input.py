@@ -21,8 +21,10 @@ from schemathesis.core.result import Ok
 from schemathesis.generation.case import Case
 
 from memory_service.api.app import create_api
+from memory_service.contract.config import ServerConfig
 from memory_service.contract.health import PartHealth
 from memory_service.contract.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Asker, Json, Service, problem
 
 EXAMPLES = 5
@@ -198,6 +200,30 @@ async def test_a_body_that_does_not_say_how_large_it_is_is_read_up_to_the_limit(
     status, answer = await _answer_of(service, body, headers)
     assert (status, answer["type"].rsplit("/", 1)[-1]) == (413, "too-large")
     assert body.read <= MAX_BODY_BYTES + 65_536
+
+
+async def test_a_request_beyond_those_in_flight_is_refused_unread_while_the_service_lives(start: Start) -> None:
+    service = await start(server=ServerConfig(max_in_flight=2))
+    agent = service.agent()
+    held, may_end = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        held.release()
+        await may_end.wait()
+        yield json.dumps(WRITE).encode()
+
+    headers = {**agent.headers, "content-type": "application/json"}
+    serving = [asyncio.create_task(agent.http.post("/v1/write", content=slow(), headers=headers)) for _ in range(2)]
+    for _ in serving:
+        await held.acquire()
+    body = _Counted(MAX_BODY_BYTES)
+    refused = await agent.http.post("/v1/write", content=body, headers=headers)
+    problem(refused, 503, "overloaded")
+    assert (int(refused.headers["retry-after"]), body.read) == (1, 0)
+    assert (await agent.http.get("/healthz")).status_code == 200
+    may_end.set()
+    assert [answer.status_code for answer in await asyncio.gather(*serving)] == [202, 202]
+    await agent.write("there is room again")
 
 
 _TAKING_BODIES = sorted(
