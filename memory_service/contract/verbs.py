@@ -335,7 +335,7 @@ class ForgetResponse(Wire):
 
 
 class Receipt(Wire):
-    """How far an erasure is. `waiting_for`: lock, snapshot, space."""
+    """How far an erasure is. `waiting_for`: lock, rights, snapshot, space."""
 
     receipt_id: str
     status: ErasureStatus

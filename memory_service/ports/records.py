@@ -342,7 +342,7 @@ class PurgeStep:
     """How a purge went: done, or what it waits for."""
 
     done: bool
-    waiting_for: tuple[Literal["lock", "snapshot", "space"], ...] = ()
+    waiting_for: tuple[Literal["lock", "rights", "snapshot", "space"], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ during COMMIT, a row that the transaction left (`commits`) says whether it was s
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +38,8 @@ from memory_service.storage.transaction import RowTransaction
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {LIMITS}"
 _RUNS = 3
 """How often work runs that lost against other transactions."""
@@ -45,6 +48,10 @@ MIGRATE_AGAIN_SECONDS = (0.1, 0.3, 1.0, 2.0)
 _HEALTH_SECONDS = 2.0
 _SILENT_SECONDS = 3.0
 """How long work waits for the server before it is asked whether it is there at all."""
+_MAY_NOT_REWRITE = (
+    "the role of the DSN may not write tables of the schema {!r} anew, so no erasure is ever purged; let it own"
+    " them, or from Postgres 17 on GRANT MAINTAIN ON ALL TABLES IN SCHEMA"
+)
 
 
 class ExternalStorage:
@@ -75,6 +82,7 @@ class ExternalStorage:
         self._apart = ThreadPoolExecutor(1, thread_name_prefix="memplane-apart")
         self._meta: Mapping[str, str] = {}
         self._refusal: Misconfigured | None = None
+        self._warning = ""
         self._state = Reason.STARTING
         self._since = clock.now()
         self._opening = asyncio.Lock()
@@ -136,7 +144,7 @@ class ExternalStorage:
         bad = PartHealth(ok=False, reason=state, message=message, since=self._since)
         return {
             Part.STORAGE: good if state is Reason.OK or wrong_schema else bad,
-            Part.SCHEMA: good if self._is_open else bad,
+            Part.SCHEMA: good.model_copy(update={"message": self._warning}) if self._is_open else bad,
         }
 
     async def purge(self) -> PurgeStep:
@@ -236,10 +244,13 @@ class ExternalStorage:
                     steps = migration.migrations("postgres")
                     meta = migration.bring_up_to_date(tables, steps, self._identity)
                 self._vectors = vectors_schema(connection) or "public"
+                self._warning = "" if tables.may_be_rewritten() else _MAY_NOT_REWRITE.format(self.schema)
             finally:
                 connection.close()
         except psycopg.Error as error:
             raise from_postgres(error) from error
+        if self._warning:
+            logger.warning("erasures cannot be purged", extra={"reason": self._warning})
         self._statements = Statements(postgres=True, schema=self.schema, vectors=self._vectors)
         self._meta = meta
 

@@ -12,6 +12,9 @@ from memory_service.errors import Misconfigured
 from memory_service.storage.migration import Migration
 from memory_service.storage.statements import Row
 
+_MAINTAIN = 170_000
+"""The server version from which on a right to maintain a table may be granted."""
+
 
 class PostgresTables:
     """The Tables of `migration` over one connection inside a transaction that the caller commits."""
@@ -32,6 +35,18 @@ class PostgresTables:
     def are_there(self) -> bool:
         """Return whether a store was made in this schema."""
         return self._connection.execute("SELECT to_regclass(%s)", (f'"{self._schema}".meta',)).fetchone() != (None,)
+
+    def may_be_rewritten(self) -> bool:
+        """Return whether this role may write the tables anew: it owns them or, from Postgres 17 on, maintains them."""
+        others = "NOT pg_has_role(c.relowner, 'USAGE')"
+        if self._connection.info.server_version >= _MAINTAIN:
+            others += " AND NOT has_table_privilege(c.oid, 'MAINTAIN')"
+        found = self._connection.execute(
+            "SELECT 1 FROM pg_catalog.pg_class AS c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r'"
+            f" AND {others} LIMIT 1".encode(),
+            (f'"{self._schema}"',),
+        )
+        return found.fetchone() is None
 
     def meta(self) -> Mapping[str, str]:
         """Return the store's meta; schema, extension and tables are made if they are missing."""

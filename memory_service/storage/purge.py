@@ -9,11 +9,11 @@ keep follows their own retention.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -25,11 +25,12 @@ from memory_service.storage.statements import Link
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg import sql
 
 
 T = TypeVar("T")
 
-Waiting = Literal["lock", "snapshot", "space"]
+Waiting = Literal["lock", "rights", "snapshot", "space"]
 
 LOCK_SECONDS = 2
 """How long a purge waits for one table; requests queue behind it meanwhile, so it is short and the job comes again."""
@@ -137,120 +138,137 @@ async def purge_external(storage: External) -> PurgeStep:
     return await storage.outside(lambda connection: rewrite_postgres(connection, schema))
 
 
-_TABLES = """
-SELECT c.oid::bigint, c.relname, c.relispartition, COALESCE(s.n_tup_del, 0)
-FROM pg_catalog.pg_class AS c
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-LEFT JOIN pg_catalog.pg_stat_all_tables AS s ON s.relid = c.oid
-WHERE n.nspname = %s AND c.relkind = 'r'
-ORDER BY c.relname
+_LEFT = """
+WITH held AS (
+    SELECT max(age) AS age FROM (
+        SELECT age(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid))
+        UNION ALL SELECT age(backend_xmin) FROM pg_catalog.pg_stat_activity
+            WHERE pid <> pg_backend_pid() AND (datname IS NULL OR datname = current_database())
+            AND pid NOT IN (SELECT pid FROM pg_catalog.pg_stat_progress_vacuum)
+        UNION ALL SELECT age(xmin) FROM pg_catalog.pg_replication_slots
+    ) AS snapshots (age)
+)
+SELECT u.name, i.relname, array_agg(CAST(u.xid AS TEXT)),
+    bool_or(u.xid < pg_snapshot_xmax(pg_current_snapshot()) AND age(CAST(u.xid AS xid)) <= held.age)
+FROM {unpurged} AS u CROSS JOIN held
+JOIN pg_catalog.pg_class AS c ON c.relname = u.name AND c.relnamespace = to_regnamespace(%s)
+JOIN pg_catalog.pg_index AS x ON x.indrelid = c.oid AND x.indisprimary
+JOIN pg_catalog.pg_class AS i ON i.oid = x.indexrelid
+GROUP BY u.name, i.relname
+ORDER BY u.name
+"""
+"""What is to be written anew, with the index that names its order, the transactions that erased from it, and whether a
+snapshot is as old as one of these. A transaction that this server has not come to yet was another server's, as in a
+restored backup: no snapshot here sees it. A plain VACUUM holds nothing back.
 """
 
 
 def rewrite_postgres(
     connection: psycopg.Connection[Any], schema: str, *, lock_seconds: float = LOCK_SECONDS
 ) -> PurgeStep:
-    """Write tables anew that lost rows since they were last written anew; `connection` commits by itself.
+    """Write anew what erasures have noted as carrying their bytes; `connection` commits by itself.
 
-    Partitions are told apart by the server's count of deleted rows, which an erasure has reported before it is
-    answered; the count starts again after a crash of the server, and then every partition is written anew. Tables
-    that are not partitioned carry little and are written anew each time.
+    A note goes in the transaction that has written its table anew, so that neither is without the other. Beside a
+    snapshot that still sees what was erased nothing is written: it would stay.
     """
-    from psycopg import errors
+    from psycopg import errors, sql
 
-    kept = _marks(connection, schema)
-    epoch = _epoch(connection)
-    known: dict[str, Any] = kept["tables"] if epoch is not None and kept.get("epoch") == epoch else {}
-    reached: dict[str, int] = dict(known)
     waiting: set[Waiting] = set()
-    connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{int(lock_seconds * 1000)}ms"])
-    try:
-        for _, name, is_partition, deleted in connection.execute(_TABLES, [schema]).fetchall():
-            if is_partition and known.get(name) == deleted:
-                continue
-            try:
-                left = _rewrite(connection, schema, name)
-            except errors.LockNotAvailable:
-                waiting.add("lock")
-            except errors.DiskFull:
-                waiting.add("space")
-            else:
-                if left:
-                    waiting.add("snapshot")
-                elif is_partition:
-                    reached[name] = deleted
-    finally:
-        if not connection.closed:
-            connection.execute("SELECT set_config('lock_timeout', '0', false)")
-    if epoch is not None:
-        _keep_marks(connection, schema, {"epoch": epoch, "tables": reached})
+    notes = sql.Identifier(schema, "unpurged")
+    with _bounded(connection, lock_seconds):
+        left = connection.execute(sql.SQL(_LEFT).format(unpurged=notes), [f'"{schema}"']).fetchall()
+    for name, order, erasures, is_held in left:
+        if is_held:
+            waiting.add("snapshot")
+            continue
+        try:
+            with _bounded(connection, lock_seconds):
+                if (outcome := _rewrite(connection, schema, name, order)) is None:
+                    connection.execute(
+                        sql.SQL("DELETE FROM {} WHERE name = %s AND xid = ANY(CAST(%s AS xid8[]))").format(notes),
+                        [name, erasures],
+                    )
+                else:
+                    waiting.add(outcome)
+        except (errors.LockNotAvailable, errors.DeadlockDetected):
+            waiting.add("lock")
+        except errors.DiskFull:
+            waiting.add("space")
+        except errors.InsufficientPrivilege:
+            waiting.add("rights")
     return PurgeStep(done=not waiting, waiting_for=tuple(sorted(waiting)))
 
 
-def _rewrite(connection: psycopg.Connection[Any], schema: str, table: str) -> int:
-    """Write one table anew; return how many dead rows an older snapshot made it keep."""
+@contextmanager
+def _bounded(connection: psycopg.Connection[Any], lock_seconds: float) -> Iterator[None]:
+    """Run a transaction that waits for locks as long as this, and may take as long as it must.
+
+    Its limits are its own: PgBouncer gives each transaction another connection of the server.
+    """
+    limits = {"lock_timeout": f"{int(lock_seconds * 1000)}ms", "statement_timeout": "0"}
+    if connection.info.server_version >= 170000:
+        limits["transaction_timeout"] = "0"
+    texts = [f"SET LOCAL {name} = '{value}'" for name, value in limits.items()]
+    connection.execute("; ".join(["BEGIN ISOLATION LEVEL READ COMMITTED", *texts]).encode())
+    try:
+        yield
+    except BaseException:
+        if not connection.closed:
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _rewrite(connection: psycopg.Connection[Any], schema: str, table: str, order: str) -> Waiting | None:
+    """Write a table anew with its indexes, in the order of one of them; return why bytes stay, or None.
+
+    VACUUM FULL does the same, but in no transaction, and skips with a warning what a role may not write anew.
+    """
     from psycopg import sql
 
     kept: list[int] = []
 
     def listen(notice: psycopg.errors.Diagnostic) -> None:
-        # The report's first number is the count; its words depend on the server's language.
+        # The report's first number is the count of dead rows; its words depend on the server's language.
         number = re.search(r"\d+", notice.message_detail or "")
         if number is not None:
             kept.append(int(number.group()))
 
+    name = sql.Identifier(schema, table)
+    # Waited for first: what writers of the table end meanwhile is dead to the snapshot that comes after it.
+    connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(name))
+    before = _file(connection, name)
     connection.add_notice_handler(listen)
     try:
-        connection.execute(sql.SQL("VACUUM (FULL, VERBOSE) {}").format(sql.Identifier(schema, table)))
+        connection.execute(sql.SQL("CLUSTER VERBOSE {} USING {}").format(name, sql.Identifier(order)))
     finally:
         connection.remove_notice_handler(listen)
-    return sum(kept)
+    if _file(connection, name) == before:
+        return "rights"
+    return None if kept == [0] else "snapshot"
 
 
-def _epoch(connection: psycopg.Connection[Any]) -> str | None:
-    """Return since when the server counts deletions; None where it does not, or only late (before Postgres 15)."""
+def _file(connection: psycopg.Connection[Any], table: sql.Identifier) -> int:
+    from psycopg import sql
+
     found = connection.execute(
-        "SELECT current_setting('track_counts') = 'on'"
-        " AND to_regproc('pg_catalog.pg_stat_force_next_flush') IS NOT NULL,"
-        " (SELECT stats_reset::text FROM pg_catalog.pg_stat_bgwriter)"
+        sql.SQL("SELECT pg_relation_filenode(CAST({} AS regclass))").format(sql.Literal(table.as_string()))
     ).fetchone()
     assert found is not None, "a SELECT without FROM has one row"
-    return str(found[1]) if found[0] else None
-
-
-def _marks(connection: psycopg.Connection[Any], schema: str) -> dict[str, Any]:
-    from psycopg import sql
-
-    found = connection.execute(
-        sql.SQL("SELECT value FROM {} WHERE key = 'purged'").format(sql.Identifier(schema, "meta"))
-    ).fetchone()
-    marks: dict[str, Any] = {"tables": {}} if found is None else json.loads(found[0])
-    return marks
-
-
-def _keep_marks(connection: psycopg.Connection[Any], schema: str, marks: dict[str, Any]) -> None:
-    from psycopg import sql
-
-    connection.execute(
-        sql.SQL(
-            "INSERT INTO {} (key, value) VALUES ('purged', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-        ).format(sql.Identifier(schema, "meta")),
-        [json.dumps(marks)],
-    )
+    return int(found[0])
 
 
 _VECTOR_INDEXES = """
 SELECT c.relname
 FROM pg_catalog.pg_class AS c
-JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_am AS a ON a.oid = c.relam
-WHERE n.nspname = %s AND c.relkind = 'i' AND a.amname = 'hnsw'
+WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'i' AND a.amname = 'hnsw'
 ORDER BY c.relname
 """
 
 
 async def rebuild_external_index(storage: External) -> None:
-    """Make pgvector's indexes anew, one partition at a time and beside traffic."""
+    """Make pgvector's indexes anew, one partition at a time: readers go on, its writers wait."""
     schema = storage.schema
     await storage.outside(lambda connection: _reindex(connection, schema))
 
@@ -258,5 +276,7 @@ async def rebuild_external_index(storage: External) -> None:
 def _reindex(connection: psycopg.Connection[Any], schema: str) -> None:
     from psycopg import sql
 
-    for (name,) in connection.execute(_VECTOR_INDEXES, [schema]).fetchall():
-        connection.execute(sql.SQL("REINDEX INDEX CONCURRENTLY {}").format(sql.Identifier(schema, name)))
+    for (name,) in connection.execute(_VECTOR_INDEXES, [f'"{schema}"']).fetchall():
+        # Not CONCURRENTLY: one that is cut short leaves an index behind that every write keeps up.
+        with _bounded(connection, LOCK_SECONDS):
+            connection.execute(sql.SQL("REINDEX INDEX {}").format(sql.Identifier(schema, name)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,19 +13,42 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from memory_service.contract.config import StorageType
+from memory_service.contract.health import Part
 from memory_service.contract.scopes import Scope
 from memory_service.domain.owners import Owner, PairErasure, SessionErasure
-from memory_service.ports.records import DigestRow, PurgeStep
+from memory_service.ports.records import DigestRow, FactChange, FactSource, PurgeStep
 from memory_service.ports.storage import Transaction
 from memory_service.storage.encoding import vector_bytes
 from memory_service.storage.purge import rewrite_postgres
 from tests.fakes.corpora import link_of, searches_of
-from tests.fakes.stores import ALICE, Backends, Store, fact, pair_of, session_of, turn, vector
+from tests.fakes.stores import AGENT, ALICE, SCHEMA, Backends, Store, fact, pair_of, session_of, turn, uid, vector
 
 SECRET = "xqzwv"
 """What every word of the erased text begins with; no other text has it."""
+
+
+@pytest.fixture
+async def store(store: Store) -> Store:
+    """A store without the dead rows that a test before this one left."""
+    if store.config.type is StorageType.EXTERNAL:
+        await asyncio.to_thread(truncate, str(store.config.dsn))
+    return store
+
+
+def truncate(dsn: str) -> None:
+    """Give every table that holds rows of owners a new, empty file."""
+    with psycopg.connect(dsn) as connection:
+        tables = connection.execute(
+            "SELECT string_agg(CAST(c.oid AS regclass)::text, ', ') FROM pg_class AS c"
+            " WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind IN ('r', 'p') AND NOT c.relispartition"
+            " AND c.relname NOT IN ('meta', 'migrations')",
+            [SCHEMA],
+        ).fetchone()
+        assert tables is not None
+        connection.execute(f"TRUNCATE {tables[0]}".encode())
 
 
 def secret(number: int) -> str:
@@ -149,6 +172,64 @@ async def test_a_purge_may_be_repeated_and_a_later_erasure_is_purged_too(store: 
     assert await asyncio.to_thread(holding, store, needles()) == set()
 
 
+async def forget_session(store: Store, name: str) -> None:
+    erasure = SessionErasure(AGENT, "", name)
+    await store.storage.transact(lambda tx: tx.erasing.erase(erasure, receipt_id=name, asked_by=None, now=tx.now()))
+
+
+async def test_what_a_fact_that_others_said_too_loses_is_gone_once_it_is_purged(store: Store) -> None:
+    said_first, said_later = FactSource(AGENT, "", "s1"), FactSource(AGENT, "", "s2")
+
+    def save(tx: Transaction) -> None:
+        draft = fact(
+            "plain words", pair_of(), source=said_first,
+            evidence=f"{SECRET} said so", attributes={"note": f"{SECRET}note"}, tags=(f"{SECRET}tag",),
+        )  # fmt: skip
+        tx.facts.add(draft, fact_id=uid("f"), actor="test", now=tx.now())
+        tx.facts.add_source(uid("f"), said_later)
+
+    await forget_session(store, "s0")
+    await purge_until_done(store)
+    await store.storage.transact(save)
+    await forget_session(store, "s1")
+    await purge_until_done(store)
+    assert await asyncio.to_thread(holding, store, [SECRET.encode()]) == set()
+    kept = await store.storage.read(lambda tx: tx.facts.get(uid("f")))
+    assert kept is not None
+    assert (kept.text, kept.evidence, kept.tags) == ("plain words", None, ())
+
+
+async def test_a_text_that_another_session_replaced_is_gone_once_its_own_session_is_purged(store: Store) -> None:
+    def save(tx: Transaction) -> None:
+        draft = fact(f"{SECRET} every morning", pair_of(), source=FactSource(AGENT, "", "s1"), key="k")
+        tx.facts.add(draft, fact_id=uid("f"), actor="test", now=tx.now())
+
+    def replace(tx: Transaction) -> None:
+        change = FactChange({"text": "nothing"}, terms=("nothing",), source=FactSource(AGENT, "", "s2"))
+        tx.facts.change(uid("f"), change, event="replaced", actor="test", now=tx.now())
+
+    await forget_session(store, "s0")
+    await purge_until_done(store)
+    await store.storage.transact(save)
+    await store.storage.transact(replace)
+    await forget_session(store, "s1")
+    await purge_until_done(store)
+    assert await asyncio.to_thread(holding, store, [SECRET.encode()]) == set()
+    kept = await store.storage.read(lambda tx: tx.facts.get(uid("f")))
+    assert kept is not None
+    assert kept.text == "nothing"
+
+
+async def test_a_fact_that_was_deleted_by_its_id_is_gone_once_it_is_purged(store: Store) -> None:
+    await purge_until_done(store)
+    await store.storage.transact(
+        lambda tx: tx.facts.add(fact(f"{SECRET} is told", pair_of()), fact_id=uid("f"), actor="test", now=tx.now())
+    )
+    await store.storage.transact(lambda tx: tx.facts.delete(uid("f")))
+    await purge_until_done(store)
+    assert await asyncio.to_thread(holding, store, [SECRET.encode()]) == set()
+
+
 @contextmanager
 def old_snapshot(store: Store) -> Iterator[None]:
     """Hold a snapshot from before whatever follows, as a long report of somebody else does."""
@@ -198,3 +279,116 @@ async def test_a_purge_waits_for_a_table_that_is_being_read(backends: Backends, 
         assert await purge_until_done(store) == PurgeStep(done=True)
         assert await asyncio.to_thread(holding, store, needles()) == set()
         await store.close()
+
+
+@pytest.fixture
+async def external(backends: Backends, tmp_path: Path) -> AsyncIterator[Store]:
+    """An open external store that holds what will be erased, and what stays."""
+    async with backends.external(tmp_path) as config:
+        await asyncio.to_thread(truncate, str(config.dsn))
+        store = Store(config)
+        await store.open()
+        await fill_both(store)
+        yield store
+        await store.close()
+
+
+def ask(store: Store, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements as an administrator and return the rows of the last."""
+    with psycopg.connect(str(store.config.dsn), autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+
+async def test_a_purge_trusts_no_counts_of_the_server(external: Store) -> None:
+    await purge_until_done(external)
+    for number in range(2):
+        await erase(external, f"r{number}")
+        ask(external, "SELECT pg_stat_reset()")
+        await purge_until_done(external)
+        assert await asyncio.to_thread(holding, external, needles()) == set()
+        await external.storage.transact(lambda tx: fill(tx, session_of(), secret, 1_000, 1))
+
+
+async def test_an_erasure_that_a_backup_brought_to_another_server_waits_for_no_snapshot(external: Store) -> None:
+    await erase(external)
+    ask(external, f"UPDATE {SCHEMA}.unpurged SET xid = '1000000000000'")
+    with old_snapshot(external):
+        assert "snapshot" not in (await external.storage.purge()).waiting_for
+    await purge_until_done(external)
+
+
+async def test_a_purge_writes_nothing_while_a_snapshot_still_sees_what_was_erased(external: Store) -> None:
+    files = f"SELECT pg_relation_filenode(oid) FROM pg_class WHERE relnamespace = '{SCHEMA}'::regnamespace ORDER BY oid"
+    with old_snapshot(external):
+        await erase(external)
+        before = ask(external, files)
+        assert await external.storage.purge() == PurgeStep(done=False, waiting_for=("snapshot",))
+        assert ask(external, files) == before
+    assert await purge_until_done(external) == PurgeStep(done=True)
+    assert ask(external, files) != before
+
+
+async def test_a_role_that_may_not_write_tables_anew_is_named_and_purges_nothing(external: Store) -> None:
+    ask(
+        external,
+        "DROP ROLE IF EXISTS few_rights",
+        "CREATE ROLE few_rights LOGIN",
+        f"GRANT USAGE ON SCHEMA {SCHEMA} TO few_rights",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {SCHEMA} TO few_rights",
+        f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {SCHEMA} TO few_rights",
+    )
+    dsn = make_conninfo(str(external.config.dsn), user="few_rights")
+    modest = Store(external.config.model_copy(update={"dsn": dsn}))
+    await modest.open()
+    try:
+        health = (await modest.storage.health())[Part.SCHEMA]
+        assert health.ok
+        assert "let it own them" in health.message
+        await erase(modest)
+        assert await modest.storage.purge() == PurgeStep(done=False, waiting_for=("rights",))
+        assert (await external.storage.health())[Part.SCHEMA].message == ""
+        await purge_until_done(external)
+        assert await asyncio.to_thread(holding, external, needles()) == set()
+    finally:
+        await modest.close()
+        ask(external, "DROP OWNED BY few_rights", "DROP ROLE few_rights")
+
+
+async def test_a_purge_takes_as_long_as_it_must_whatever_the_role_allows(external: Store) -> None:
+    """An index of the table that is written anew looks at the limit under which it is made again."""
+    await erase(external)
+    [(table,)] = ask(external, f"SELECT name FROM {SCHEMA}.unpurged WHERE name LIKE 'turns%'")
+    ask(
+        external,
+        f"CREATE FUNCTION {SCHEMA}.limited(BIGINT) RETURNS BIGINT LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN"
+        " IF current_setting('statement_timeout') <> '0' THEN RAISE EXCEPTION 'limited'; END IF; RETURN $1; END $$",
+        f"CREATE INDEX ON {SCHEMA}.{table} ({SCHEMA}.limited(id))",
+    )
+
+    def purge(connection: psycopg.Connection[Any]) -> PurgeStep:
+        connection.execute("SET statement_timeout = '50s'")
+        return rewrite_postgres(connection, SCHEMA)
+
+    try:
+        assert await cast("Any", external.storage).outside(purge) == PurgeStep(done=True)
+    finally:
+        ask(external, f"DROP FUNCTION {SCHEMA}.limited CASCADE")
+
+
+async def test_a_purge_sets_nothing_for_a_session_even_when_it_has_waited_for_a_table(external: Store) -> None:
+    """PgBouncer in transaction mode hands the connection to somebody else."""
+    await erase(external)
+    shown = "SELECT current_setting('lock_timeout'), current_setting('statement_timeout')"
+
+    def purge(connection: psycopg.Connection[Any]) -> tuple[PurgeStep, Any]:
+        return rewrite_postgres(connection, SCHEMA, lock_seconds=0.05), connection.execute(shown).fetchone()
+
+    with psycopg.connect(str(external.config.dsn)) as holder:
+        holder.execute(f"LOCK TABLE {SCHEMA}.turns IN ACCESS SHARE MODE")
+        step, settings = await cast("Any", external.storage).outside(purge)
+        holder.rollback()
+    assert "lock" in step.waiting_for
+    assert settings == ("0", "0")
+    assert (await cast("Any", external.storage).outside(purge))[1] == ("0", "0")

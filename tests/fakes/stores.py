@@ -133,7 +133,7 @@ class Backends:
 
 _EMPTIED = (
     "turns", "digests", "fact_sources", "fact_history", "facts", "jobs", "receipts", "idempotency", "commits",
-    "tombstones", "principals", "sessions", "aliases", "owners",
+    "tombstones", "principals", "sessions", "aliases", "owners", "unpurged",
 )  # fmt: skip
 
 

@@ -204,6 +204,13 @@ CREATE TABLE {schema}.receipts (
 );
 CREATE INDEX receipts_unpurged ON {schema}.receipts (erased_at, id) WHERE status = 'erased';
 
+-- Which tables and partitions carry bytes of what a transaction erased, until each is written anew.
+CREATE TABLE {schema}.unpurged (
+    name TEXT NOT NULL,
+    xid XID8 NOT NULL,
+    PRIMARY KEY (name, xid)
+);
+
 CREATE TABLE {schema}.idempotency (
     owner_id BIGINT NOT NULL,
     route TEXT NOT NULL,

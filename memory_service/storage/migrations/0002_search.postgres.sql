@@ -47,20 +47,3 @@ BEGIN
     END LOOP;
 END
 $statistics$;
-
--- The server counts deleted rows up to a minute late. An erasure makes its own count at once, so that the purge, which
--- tells partitions apart by that count, skips none.
-DO $counting$
-BEGIN
-    IF to_regproc('pg_catalog.pg_stat_force_next_flush') IS NOT NULL THEN
-        CREATE FUNCTION {schema}.count_deletions() RETURNS trigger LANGUAGE plpgsql AS $count$
-        BEGIN
-            PERFORM pg_catalog.pg_stat_force_next_flush();
-            RETURN NULL;
-        END
-        $count$;
-        CREATE TRIGGER receipts_count_deletions AFTER INSERT ON {schema}.receipts
-            FOR EACH STATEMENT EXECUTE FUNCTION {schema}.count_deletions();
-    END IF;
-END
-$counting$;

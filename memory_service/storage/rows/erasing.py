@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from memory_service.contract.scopes import Scope
 from memory_service.domain.owners import (
     AgentErasure,
     Erasure,
@@ -26,6 +27,7 @@ from memory_service.storage.rows import fact_columns
 from memory_service.storage.rows.idempotency import FORGET
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.receipts import ReceiptRows
+from memory_service.storage.rows.remains import ANSWERS, EVERY, FACTS, NAMES, Remains
 from memory_service.storage.statements import LOCK, Link
 
 
@@ -47,6 +49,7 @@ class Eraser:
         self._link = link
         self._owners = owners
         self._receipts = receipts
+        self._remains = Remains(link)
         self.has_erased = False
 
     def erase(self, erasure: Erasure, *, receipt_id: str, asked_by: Owner | None, now: datetime) -> ReceiptRow:
@@ -66,7 +69,9 @@ class Eraser:
         marks = [self._owners.ensure_id(mark) for mark in erasure.marks]
         owners = self._lock_owners(erasure, marks)
         touched = self._lock_touched(erasure)
-        return Held(marks, owners, touched, *self._lock_sessions(owners))
+        held = Held(marks, owners, touched, *self._lock_sessions(owners))
+        self._note_remains(erasure, held)
+        return held
 
     def move_on(self, erasure: Erasure, held: Held, at: int, *, named: Collection[int]) -> None:
         """Move generations on, note on the marks when, and blank every covered owner but those that stay `named`.
@@ -117,6 +122,25 @@ class Eraser:
         )
         return [row[0] for row in found]
 
+    def _note_remains(self, erasure: Erasure, held: Held) -> None:
+        """Note what carries bytes of the subject: its owners' rows, and facts of others that it has a part in.
+
+        A session's own rows are facts, if it ever had any; its turns are its home's. A text that somebody has replaced
+        since is in its lines of history, and in no source.
+        """
+        if not self._link.is_postgres:
+            return
+        owners = self._link.rows(
+            "SELECT id, scope FROM @owners WHERE id IN [:ids] AND (scope <> 'session' OR revision > 0)",
+            {"ids": held.owners},
+        )
+        lines, place = said_there(erasure, "h")
+        replaced = self._link.rows(f"SELECT DISTINCT h.owner_id FROM @fact_history AS h WHERE {lines}", place)
+        sessions = {owner_id for owner_id, scope in owners if scope == Scope.SESSION}
+        self._remains.note(EVERY, {*held.homes, *(row[0] for row in owners)} - sessions)
+        self._remains.note(FACTS, {*sessions, *held.touched, *(row[0] for row in replaced)})
+        self._remains.note_whole(NAMES)
+
     def _lock_sessions(self, owner_ids: list[int]) -> tuple[list[int], list[int]]:
         """Hold the subject's sessions, its own and those whose home it is; return them and their homes."""
         found = self._link.rows(
@@ -128,10 +152,13 @@ class Eraser:
 
     def erase_jobs(self, held: Held) -> int:
         """Delete the subject's jobs; return how many."""
-        return self._link.run(
+        jobs = self._link.run(
             "DELETE FROM @jobs WHERE owner_id IN [:owners] OR session_id IN [:sessions]",
             {"owners": held.owners, "sessions": held.sessions},
         )
+        if jobs:
+            self._remains.note_whole(("jobs",))
+        return jobs
 
     def _erase_sessions(self, session_ids: list[int], home_ids: list[int]) -> dict[str, int]:
         rows = {"sessions": session_ids, "homes": home_ids}
@@ -191,12 +218,14 @@ class Eraser:
         """Delete the subject's stored answers, and whoever was given them those that carry what it said."""
         owned = {"owners": held.owners}
         erased = self._link.run("DELETE FROM @idempotency WHERE owner_id IN [:owners]", owned)
-        erased += self._link.run(FORGET.replace("{facts}", "f.owner_id IN [:owners]"), owned)
+        given = self._link.rows(FORGET.replace("{facts}", "f.owner_id IN [:owners]"), owned)
         for table in ("fact_sources", "fact_history"):
             said, place = said_there(erasure, "s")
             facts = _named_in(table, said).replace("{column}", "row_id")
-            erased += self._link.run(FORGET.replace("{facts}", facts), place)
-        return erased
+            given += self._link.rows(FORGET.replace("{facts}", facts), place)
+        self._remains.note(ANSWERS, {row[0] for row in given})
+        self._remains.note_whole(("answered_facts",))
+        return erased + len(given)
 
     def _count(self, sql: str, parameters: Mapping[str, Any]) -> int:
         found = self._link.row(sql, parameters)

@@ -27,6 +27,7 @@ from memory_service.storage.rows.fact_columns import LIVE, SELECT, fact_row
 from memory_service.storage.rows.fact_history import FactHistory
 from memory_service.storage.rows.fact_sources import FactSources
 from memory_service.storage.rows.owners import OwnerKeys
+from memory_service.storage.rows.remains import ANSWERS, FACTS, Remains
 from memory_service.storage.statements import LOCK, Link, Row
 
 
@@ -46,6 +47,7 @@ class FactRows:
         self._nearest = nearest
         self._sources = FactSources(link)
         self._history = FactHistory(link)
+        self._remains = Remains(link)
         self.has_deleted = False
 
     def add(self, draft: FactDraft, *, fact_id: str, actor: str, now: datetime) -> FactRow:
@@ -187,7 +189,7 @@ class FactRows:
         found = self._link.row(f"SELECT owner_id, row_id FROM @facts WHERE id = :id {LOCK}", {"id": fact_id})
         if found is None:
             return
-        self._delete_rows([found])
+        self.discard([found])
         self._link.run(
             "INSERT INTO @tombstones (key, erased_at) VALUES (:key, {now}) ON CONFLICT (key) DO NOTHING",
             {"key": fact_id},
@@ -195,7 +197,11 @@ class FactRows:
 
     def discard(self, places: Sequence[tuple[int, int]]) -> None:
         """Delete facts by owner and row id, without a tombstone."""
-        self._delete_rows(places)
+        if places:
+            answered = self._delete_rows(places)
+            self._remains.note(FACTS, {owner_id for owner_id, _ in places})
+            self._remains.note(ANSWERS, answered)
+            self._remains.note_whole(("answered_facts",))
 
     def history(self, fact_id: str) -> Sequence[HistoryRow]:
         """Return a fact's changes, oldest first."""
@@ -274,7 +280,8 @@ class FactRows:
                 {"before": micros(facts_before), "limit": limit - len(doomed)},
             )
         doomed = sorted(set(doomed))
-        self._delete_rows(doomed)
+        if doomed:
+            self._delete_rows(doomed)
         return len(doomed)
 
     def _insert(self, owner_id: int, draft: FactDraft, fact_id: str, now: datetime) -> int:
@@ -319,15 +326,16 @@ class FactRows:
         except Duplicate as error:
             raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
 
-    def _delete_rows(self, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
+    def _delete_rows(self, rows: Sequence[Row]) -> set[int]:
+        """Delete facts by owner and row id; return who had stored answers that carried them."""
         self.has_deleted = True
         places = {"owners": sorted({row[0] for row in rows}), "ids": [row[1] for row in rows]}
-        self._link.run(idempotency.FORGET.replace("{facts}", "f.owner_id IN [:owners] AND f.row_id IN [:ids]"), places)
+        forget = idempotency.FORGET.replace("{facts}", "f.owner_id IN [:owners] AND f.row_id IN [:ids]")
+        answered = {row[0] for row in self._link.rows(forget, places)}
         for table, column in (("fact_history", "fact_id"), ("fact_sources", "fact_id"), ("facts", "row_id")):
             self._link.run(f"DELETE FROM @{table} WHERE owner_id IN [:owners] AND {column} IN [:ids]", places)
         self._owners.revise(row[0] for row in rows)
+        return answered
 
     def text_hash(self, text: str) -> str:
         """Return the keyed hash by which facts that say the same are found."""

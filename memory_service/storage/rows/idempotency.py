@@ -15,8 +15,9 @@ from memory_service.storage.statements import Link
 FORGET = (
     "DELETE FROM @idempotency WHERE (owner_id, route, key) IN (SELECT a.owner_id, a.route, a.key"
     " FROM @facts AS f JOIN @answered_facts AS a ON a.fact_id = f.id WHERE {facts})"
+    " RETURNING owner_id"
 )
-"""Deletes the answers that carry facts, whoever was given them; `{facts}` is a condition on `@facts AS f`."""
+"""Deletes the answers that carry facts and returns whose they were; `{facts}` is a condition on `@facts AS f`."""
 
 
 class Answers:
