@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,7 +102,7 @@ class Service:
     def close(self) -> None:
         """Make sure that it is gone."""
         if self.process is not None and self.process.poll() is None:
-            self.kill()
+            self.kill()  # reaches one that is frozen too
 
     def has_ended(self) -> bool:
         """Return whether the process is gone."""
@@ -137,6 +138,13 @@ class Service:
         part = self.folder / "shift.part"
         part.write_text(str(seconds))
         part.replace(self.folder / "shift")
+
+    def counted(self, name: str, **labels: str) -> float:
+        """Return the sum of a counter's series with these labels, since the process started."""
+        found = httpx.get(self.url + "/metrics", trust_env=False, timeout=30).text
+        series = re.findall(rf"^memplane_{name}_total(?:{{(.*)}})? (\S+)$", found, re.MULTILINE)
+        wanted = {f'{label}="{value}"' for label, value in labels.items()}
+        return sum(float(value) for given, value in series if wanted <= set(given.split(",")))
 
     def steps(self) -> list[str]:
         """Return the steps that were reached, in order."""

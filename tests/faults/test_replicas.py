@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, get_args
 
 import psycopg
+import pytest
 
+from memory_service.contract.sessions import JobState
+from memory_service.operations.saving import Action
 from tests.fakes.model_server import CHAT, Gate
 from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
 
 SESSIONS = 20
 WRITES_PER_SESSION = 50
+ACTIONS = get_args(Action)
 
 
 def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_once(external: World) -> None:
@@ -37,6 +41,7 @@ def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_onc
         agent.call("POST", f"/v1/sessions/session-{session}/end", {})
     agent.wait_settled()
     facts = agent.facts()
+    folded = 0
     for session in range(SESSIONS):
         turns = agent.turns(f"session-{session}")
         assert [turn["seq"] for turn in turns] == list(range(1, WRITES_PER_SESSION + 1))
@@ -49,7 +54,36 @@ def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_onc
         )
         own = [text for text in facts if re.search(rf"\bitem{session}x\d", text)]
         assert len(own) == len(set(own)) == WRITES_PER_SESSION
+        folded += ends[-1]
     assert agent.jobs("dead") == []
+    saved = {action: sum(one.counted("facts_written", action=action) for one in services) for action in ACTIONS}
+    assert saved == {**dict.fromkeys(ACTIONS, 0), "added": SESSIONS * WRITES_PER_SESSION}, "turns were extracted twice"
+    assert sum(one.counted("turns_folded") for one in services) == folded, "turns were folded twice"
+
+
+@pytest.mark.parametrize("step", ["6-vectors-made extract", "5-model-answered fold", "6-vectors-made index_turns"])
+def test_a_replica_that_is_frozen_beyond_its_lease_stores_nothing_of_what_another_did(
+    step: str, external: World
+) -> None:
+    frozen, other = external.service("frozen"), external.service("other")
+    frozen.start()
+    frozen.arm(step, "hold")
+    Agent(frozen).write("s", [f"{_said(0, turn)}" for turn in range(8)])
+    wait_for("the replica to have something to store", frozen.is_held)
+    frozen.freeze()
+    other.start()
+    agent = Agent(other)
+    agent.wait_settled()
+    before = sorted(agent.facts()), agent.digests("s")
+    assert (len(before[0]), len(before[1])) == (8, 1)
+    frozen.disarm()
+    frozen.thaw()
+    kind = step.split()[1]
+    wait_for("the replica to notice", lambda: frozen.counted("jobs", kind=kind, outcome="lost") == 1)
+    assert (sorted(agent.facts()), agent.digests("s")) == before
+    assert {job["state"] for job in agent.jobs(*JobState)} == {"done"}
+    Agent(frozen).write("later", ["My boat is called Lotte"])
+    assert [turn["content"] for turn in agent.turns("later")] == ["My boat is called Lotte"]
 
 
 def test_a_fact_that_eight_sessions_say_at_once_is_one_fact(external: World) -> None:
