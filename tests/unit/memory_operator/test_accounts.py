@@ -109,6 +109,21 @@ async def test_an_agent_is_known_by_both_accounts_until_its_old_pods_have_ended(
     assert world.of_agent(agent, "Ready") == ("True", "Bound")
 
 
+async def test_the_pods_of_an_earlier_store_of_the_same_name_review_no_tokens(world: World) -> None:
+    await running(world)
+
+    def change(live: dict[str, Any]) -> None:
+        live["metadata"]["ownerReferences"][0]["uid"] = "of-an-earlier-store"
+
+    world.cluster.edit(kinds.DEPLOYMENT, ObjectKey("a", "notes-memory"), change)
+    world.store(serviceAccountName="mine")
+    await world.settle(60)
+    spec = world.get(kinds.DEPLOYMENT, "notes-memory")["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == "notes-memory", "it is not this store's to change"
+    _, everywhere = subjects(world)
+    assert everywhere == ["mine"]
+
+
 async def test_an_earlier_account_that_another_binding_claims_is_that_ones_at_once(world: World) -> None:
     await running(world)
     world.agent(agent={**TEMPLATE, "serviceAccountName": "mine"})

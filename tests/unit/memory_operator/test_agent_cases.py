@@ -331,19 +331,20 @@ async def test_a_permission_that_is_taken_back_unbinds_and_leaves_the_agent_runn
     assert world.find(kinds.DEPLOYMENT, "helper", "b") is not None
 
 
-async def test_the_oldest_binding_of_a_service_account_holds_it(world: World) -> None:
+@pytest.mark.parametrize(("elder", "younger"), [("first", "second"), ("second", "first")])
+async def test_the_oldest_binding_of_a_service_account_holds_it(elder: str, younger: str, world: World) -> None:
     await world.ready_store()
-    first = world.agent("first", agent={"serviceAccountName": "bot"})
+    first = world.agent(elder, agent={"serviceAccountName": "bot"})
     await world.settle(5)
-    second = world.agent("second", agent={"serviceAccountName": "bot"})
+    second = world.agent(younger, agent={"serviceAccountName": "bot"})
     await world.settle()
     assert world.of_agent(first, "Accepted") == ("True", "Accepted")
     assert world.of_agent(second, "Accepted") == ("False", "ServiceAccountTaken")
-    assert list(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == ["a.first.json"]
-    world.cluster.remove(kinds.AGENT_MEMORY, "a", "first")
+    assert list(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == [f"a.{elder}.json"]
+    world.cluster.remove(kinds.AGENT_MEMORY, "a", elder)
     await world.settle()
     assert world.of_agent(second, "Accepted") == ("True", "Accepted")
-    assert list(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == ["a.second.json"]
+    assert list(world.get(kinds.CONFIG_MAP, "notes-bindings-0")["data"]) == [f"a.{younger}.json"]
 
 
 async def test_ready_means_that_every_ready_replica_uses_the_binding(world: World) -> None:

@@ -20,7 +20,7 @@ from memory_operator.crd.quantity import canonical, is_larger
 from memory_operator.desired import agent as agents
 from memory_operator.desired import bindings, config
 from memory_operator.desired.metadata import Manifest, canonical_json
-from memory_operator.desired.ownership import desired_digest, live_digest
+from memory_operator.desired.ownership import desired_digest, is_ours, live_digest, own_annotations
 from memory_operator.desired.plan import REMOVED_KINDS, Observed, desired_digests, plan
 from memory_operator.desired.store import StoreInputs, desired_objects
 from memory_operator.desired.volume import ExistingClaim
@@ -195,6 +195,14 @@ def test_a_users_own_variable_wins() -> None:
     deployment = next(item for item in render("templated-agent") if item["kind"] == "Deployment")
     variables = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     assert [item["value"] for item in variables if item["name"] == "MEMPLANE_TOOLS"] == ["read"]
+
+
+@pytest.mark.parametrize(("given_", "links"), [({}, False), ({"enableServiceLinks": True}, True)])
+def test_a_template_says_itself_whether_it_wants_service_links(given_: Json, links: bool) -> None:
+    template = {"template": {"spec": {**TEMPLATE["template"]["spec"], **given_}}}
+    made = agents.deployment(agents.AgentInputs(agent(agent=template), SETTINGS))
+    assert made is not None
+    assert made["spec"]["template"]["spec"]["enableServiceLinks"] is links
 
 
 SPECS = st.fixed_dictionaries(
@@ -423,6 +431,16 @@ def test_what_others_have_set_does_not_count_for_the_digest_of_an_object(live: A
     found = live_digest({**live, "metadata": {"managedFields": [entry]}})
     wanted = _cut({**live, "metadata": {"managedFields": [entry]}}, owned)
     assert found == desired_digest({"metadata": {}, **wanted})
+
+
+def test_only_what_we_applied_is_ours_and_not_what_we_wrote_otherwise() -> None:
+    owned = {"f:spec": {"f:replicas": {}}, "f:metadata": {"f:annotations": {"f:note": {}}}}
+    entry = {"manager": names.FIELD_MANAGER, "operation": "Update", "fieldsV1": owned}
+    live = {"metadata": {"managedFields": [entry], "annotations": {"note": "x"}}, "spec": {"replicas": 1}}
+    assert (live_digest(live), is_ours(live, "spec", "replicas"), own_annotations(live)) == ("", False, {})
+    entry["operation"] = "Apply"
+    assert live_digest(live) != ""
+    assert (is_ours(live, "spec", "replicas"), own_annotations(live)) == (True, {"note": "x"})
 
 
 def test_items_of_a_list_are_found_by_their_keys_in_any_order() -> None:

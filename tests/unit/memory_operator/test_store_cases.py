@@ -608,7 +608,10 @@ async def test_a_paused_store_is_left_alone_and_says_so(world: World) -> None:
     world.cluster.remove(kinds.SERVICE, "a", "notes-memory")
     await world.settle(5)
     assert world.find(kinds.SERVICE, "notes-memory") is None
-    assert any(kind == "Event" for kind, _ in world.cluster.objects)
+    events = [body for (kind, _), body in world.cluster.objects.items() if kind == "Event"]
+    assert [(body["type"], body["regarding"]["name"]) for body in events if body["reason"] == "Paused"] == [
+        ("Normal", "notes")
+    ]
     world.store()
     await world.settle()
     assert world.of_store(store, "Paused") is None
