@@ -11,7 +11,7 @@ from memory_service.operations.background.embed import embed_job
 from memory_service.operations.background.held import HeldJob
 from memory_service.operations.enqueue import extract_job, index_job, indexes_turns
 from memory_service.operations.services import Services
-from memory_service.ports.records import JobDraft
+from memory_service.ports.records import JobDraft, ReceiptRow
 from memory_service.ports.storage import Transaction
 
 logger = logging.getLogger(__name__)
@@ -22,8 +22,8 @@ EXPIRE_ROWS = 500
 """Rows that one expiry deletes per table, so that no transaction is long."""
 EXPIRE_COMMITS = 10_000
 """Marks of commits that it deletes: they are small, and there is one for each transaction of a day."""
-PURGE_AGAIN = timedelta(seconds=5)
-"""How soon a purge that waits for a lock, a snapshot or space tries again."""
+PURGE_AGAIN = timedelta(seconds=5), timedelta(minutes=10)
+"""How soon a purge that waits for a lock, a snapshot or space tries again, at first and at last."""
 
 
 async def sweep(services: Services, *, upkeep: bool = True) -> int:
@@ -55,8 +55,7 @@ async def sweep(services: Services, *, upkeep: bool = True) -> int:
             drafts.extend(index_job(services.config, session, now, None) for session in unindexed)
         if tx.facts.without_vector(limit=1):
             drafts.append(embed_job(tx))
-        if tx.receipts.unpurged(limit=1):
-            drafts.append(purge_job(now))
+        drafts.extend(_purge_again(receipt, now) for receipt in tx.receipts.unpurged(limit=1))
         return [draft for draft in drafts if draft is not None]
 
     def enqueue(tx: Transaction) -> None:
@@ -105,8 +104,7 @@ async def purge(held: HeldJob) -> None:
     def work(tx: Transaction) -> JobDraft | None:
         now = tx.now()
         tx.receipts.note_purge([receipt.id for receipt in receipts], step, now)
-        again = bool(tx.receipts.unpurged(limit=1))
-        return purge_job(now + (PURGE_AGAIN if not step.done else timedelta())) if again else None
+        return next((_purge_again(receipt, now) for receipt in tx.receipts.unpurged(limit=1)), None)
 
     await held.store(work, then=lambda following: following)
     if step.done:
@@ -124,6 +122,13 @@ async def rebuild_index(held: HeldJob) -> None:
     """Make the vector index anew from the rows."""
     await held.services.storage.rebuild_index()
     await held.drop()
+
+
+def _purge_again(oldest: ReceiptRow, now: datetime) -> JobDraft:
+    """Return the job that purges what is left, after a quarter of the time that the oldest receipt has waited."""
+    first, last = PURGE_AGAIN
+    pause = min(max(first, (now - oldest.erased_at) / 4), last)
+    return purge_job(now + pause if oldest.waiting_for else now)
 
 
 def purge_job(run_at: datetime) -> JobDraft:

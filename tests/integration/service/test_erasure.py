@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +372,34 @@ async def test_what_is_erased_while_a_purge_runs_is_purged_by_the_next_one_and_n
     assert (await agent.get(f"/v1/receipts/{first}"))["status"] == "purged"
     assert (await other.get(f"/v1/receipts/{later[0]}"))["status"] == "purged"
     assert steps == 2
+
+
+async def test_a_purge_that_waits_for_hours_is_tried_ever_less_often_whatever_the_sweeps_ask_for(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, storage = service.agent(), service.services.storage
+    tries: list[datetime] = []
+    waits = PurgeStep(done=False, waiting_for=("snapshot",))
+
+    async def purge() -> PurgeStep:
+        tries.append(service.clock.now())
+        return waits
+
+    await agent.remember("My dog is called Rex")
+    await service.work()
+    receipt = (await agent.forget(scope="private"))["receipt_id"]
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "purge", purge)
+        await service.work()
+        for _ in range(180):
+            await service.pass_time(seconds=60)
+        assert (await agent.get(f"/v1/receipts/{receipt}"))["waiting_for"] == ["snapshot"]
+    pauses = [later - earlier for earlier, later in pairwise(tries)]
+    assert pauses[0] < timedelta(minutes=2)
+    assert timedelta(minutes=9) < pauses[-1] < timedelta(minutes=13)
+    assert len(tries) < 40
+    await service.pass_time(minutes=13)
+    assert (await agent.get(f"/v1/receipts/{receipt}"))["status"] == "purged"
 
 
 async def test_once_purged_no_byte_of_text_terms_or_vectors_is_left(start: Start) -> None:
