@@ -14,6 +14,7 @@ import pytest
 
 from memory_service.contract.health import Part, Reason
 from memory_service.errors import Misconfigured, StorageUnavailable
+from memory_service.ports.storage import Transaction
 from memory_service.storage import migration, open_storage
 from memory_service.storage.transaction import RowTransaction
 from tests.fakes.stores import DIMENSION, MODEL, Backends, Store
@@ -228,6 +229,26 @@ async def test_a_read_sees_one_snapshot(store: Store) -> None:
     written.set()
     assert await reading == (None, None)
     assert await store.storage.read(lambda tx: tx.owners.principal_name("p")) == "name"
+
+
+async def test_a_read_does_not_wait_for_another_read(store: Store) -> None:
+    started, may_end = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(tx: Transaction) -> str | None:
+        loop.call_soon_threadsafe(started.set)
+        asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(30)
+        return tx.owners.principal_name("p")
+
+    reading = asyncio.ensure_future(store.storage.read(slow))
+    await started.wait()
+    try:
+        async with asyncio.timeout(20):
+            assert await store.storage.read(lambda tx: tx.owners.principal_name("p")) is None
+        assert not reading.done()
+    finally:
+        may_end.set()
+    assert await reading is None
 
 
 def _name(tx: object, principal: str) -> None:
