@@ -46,6 +46,20 @@ async def _jobs(asker: Asker, **query: str) -> list[Json]:
     return list((await asker.get("/v1/jobs", **query))["jobs"])
 
 
+async def test_a_store_without_a_long_term_tier_asks_no_model_for_facts(start: Start) -> None:
+    service = await start(
+        chat=True,
+        engine=EngineName.NATIVE,
+        extraction=ExtractionConfig(min_turns=1),
+        long_term=LongTermConfig(enabled=False),
+    )
+    agent = service.agent()
+    assert (await agent.write("My dog is called Rex"))["jobs"] == []
+    assert not (await agent.post("/v1/sessions/s1/end"))["scheduled"]
+    await service.pass_time(seconds=service.config.extraction.idle_seconds + 60)
+    assert (await _jobs(agent), service.models.requests) == ([], [])
+
+
 async def test_the_jobs_of_a_write_are_listed_and_shown(start: Start) -> None:
     service, agent = await _extracting(start, min_turns=1)
     written = await agent.write("My dog is called Rex")

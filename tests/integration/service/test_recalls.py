@@ -95,6 +95,23 @@ async def test_a_store_without_a_long_term_tier_says_so_and_still_gives_the_wind
     assert only_window["outcome"] == "applied"
 
 
+async def test_a_recall_that_names_no_number_gets_the_stores(start: Start) -> None:
+    service = await start(long_term=LongTermConfig(default_top_k=3))
+    agent = service.agent()
+    facts = [{"text": f"Walnut tree number {number}"} for number in range(6)]
+    await agent.post("/v1/facts/batch", {"facts": facts})
+    assert len(item_texts(await agent.recall("walnut tree"))) == 3
+    assert len(item_texts(await agent.recall("walnut tree", top_k=5))) == 5
+
+
+async def test_a_recall_that_names_no_floor_has_the_stores(start: Start) -> None:
+    service = await start(long_term=LongTermConfig(score_floor=1))
+    agent = service.agent()
+    await agent.remember("Walnut trees need sun")
+    assert item_texts(await agent.recall("walnut")) == []
+    assert item_texts(await agent.recall("walnut", score_floor=0)) == ["Walnut trees need sun"]
+
+
 async def test_a_budget_that_nothing_fits_is_exhausted_and_names_what_was_left_out(agent: Asker) -> None:
     saved = await agent.remember("Walnut " + "trees need sun and water " * 20)
     found = await agent.recall("walnut", token_budget=20)

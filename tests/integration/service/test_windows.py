@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +15,9 @@ import pytest
 from memory_service.contract.config import EngineName, ExtractionConfig, MediumTermConfig, ShortTermConfig
 from memory_service.contract.sessions import JobKind
 from memory_service.domain import digest as digests
+from memory_service.ports.storage import Transaction
+from memory_service.storage.transaction import RowTransaction
+from tests.conformance.test_costs import recorded
 from tests.fakes.model_server import CHAT, Gate, Refusing, Status, Text, Thinking, TooLong
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import HOSTILE_TEXT, Asker, Json, Service, item_texts, turn, window_texts
@@ -115,6 +118,98 @@ async def test_above_the_trigger_the_oldest_turns_are_folded_down_to_the_target(
     turns = await agent.get("/v1/sessions/s1/turns")
     assert [kept["seq"] for kept in turns["turns"]] == list(range(1, 31))
     assert detail["session"]["tokens"] == sum(shown["tokens"] for shown in detail["window"])
+
+
+async def test_a_trigger_below_the_budget_is_where_folding_starts(start: Start) -> None:
+    service = await start(
+        chat=True,
+        engine=EngineName.NATIVE,
+        extraction=ExtractionConfig(idle_seconds=10**8, min_turns=1_000),
+        medium_term=MediumTermConfig(compaction_trigger=60, compaction_target=20),
+    )
+    agent = service.agent()
+    await agent.write("this is a message of many")
+    while (await agent.get("/v1/sessions/s1"))["session"]["tokens"] <= 60:
+        assert await _kinds(agent) == {JobKind.INDEX_TURNS}
+        await agent.write("this is a message of many")
+    assert await _kinds(agent) == {JobKind.INDEX_TURNS, JobKind.FOLD}
+    await service.work()
+    assert 0 < (await agent.get("/v1/sessions/s1"))["session"]["tokens"] <= 20
+
+
+async def test_without_digests_turns_that_leave_the_window_are_dropped_from_it_and_kept(start: Start) -> None:
+    service = await start(
+        chat=True,
+        engine=EngineName.NATIVE,
+        short_term=ShortTermConfig(token_budget=60),
+        extraction=ExtractionConfig(idle_seconds=10**8, min_turns=1_000),
+        medium_term=MediumTermConfig(enabled=False),
+    )
+    agent = service.agent()
+    await agent.write(*(f"this is message number {number} of many" for number in range(30)))
+    assert await _kinds(agent) == {JobKind.INDEX_TURNS}
+    await service.pass_time(seconds=60)
+    found = await agent.recall("message", session_id="s1")
+    assert found["medium_term"]["version"] == 0
+    assert 0 < len(window_texts(found)) < 30
+    assert len((await agent.get("/v1/sessions/s1/turns"))["turns"]) == 30
+    assert service.models.counts[CHAT] == 0
+
+
+async def test_the_digests_own_prompt_is_what_the_model_is_told(start: Start) -> None:
+    service = await start(
+        chat=True,
+        engine=EngineName.NATIVE,
+        short_term=ShortTermConfig(token_budget=60),
+        extraction=ExtractionConfig(idle_seconds=10**8, min_turns=1_000),
+        medium_term=MediumTermConfig(system_prompt="Note the boats alone."),
+    )
+    await service.agent().write(*(f"this is message number {number} of many" for number in range(30)))
+    await service.work()
+    told = [request.body["messages"][0]["content"] for request in service.models.requests if request.path == CHAT]
+    assert set(told) == {"Note the boats alone."}
+
+
+async def test_a_write_costs_the_same_whatever_its_window_holds(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, agent = service.services.storage, service.agent()
+    transact = storage.transact
+    costs: list[tuple[list[str], int]] = []
+
+    async def noted(work: Callable[[Transaction], Any]) -> Any:
+        def noting(tx: Transaction) -> Any:
+            assert isinstance(tx, RowTransaction)
+            link: Any = tx.link
+            rows, read = link.rows, 0
+
+            def counted(*arguments: Any) -> list[Any]:
+                nonlocal read
+                found: list[Any] = rows(*arguments)
+                read += len(found)
+                return found
+
+            link.rows = counted
+            try:
+                with recorded(tx) as statements:
+                    answer = work(tx)
+            finally:
+                link.rows = rows
+            costs.append(([sql for sql, _ in statements], read))
+            return answer
+
+        return await transact(noting)
+
+    await agent.write("hello")
+    monkeypatch.setattr(storage, "transact", noted)
+    await agent.write("hello again")
+    monkeypatch.undo()
+    for _ in range(4):
+        await agent.write(*["and so on"] * 500)
+    monkeypatch.setattr(storage, "transact", noted)
+    await agent.write("hello at last")
+    small, large = costs
+    assert large == small
 
 
 async def test_a_turn_is_in_the_window_until_the_digest_that_has_it_is_committed(start: Start) -> None:
@@ -473,3 +568,7 @@ async def test_sessions_at_rest_are_listed_once(service: Service) -> None:
     service.clock.advance(timedelta(minutes=1))
     seen = [name async for names in _pages_of_sessions(agent) for name in names]
     assert seen == ["s4", "s3", "s2", "s1", "s0"]
+
+
+async def _kinds(agent: Asker) -> set[str]:
+    return {job["kind"] for job in (await agent.get("/v1/jobs"))["jobs"]}

@@ -105,6 +105,43 @@ def test_settings_that_contradict_each_other_are_refused_by_name(file: dict[str,
     assert "h/d" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("budget", "trigger", "target"),
+    [(100, 101, None), (100, 60, 60), (100, 40, 60), (100, None, 100), (100, None, 120), (2, 1, None)],
+)
+def test_marks_that_are_not_in_order_are_refused(budget: int, trigger: int | None, target: int | None) -> None:
+    marks = {"compactionTrigger": trigger, "compactionTarget": target}
+    with pytest.raises(SettingsError, match="compactionTarget < compactionTrigger <= tokenBudget"):
+        layer({"shortTerm": {"tokenBudget": budget}, "mediumTerm": marks}, {}, {})
+
+
+def test_marks_are_derived_from_the_budget_and_kept_where_they_are_given() -> None:
+    def marks(**given: int) -> tuple[int, int]:
+        config = layer({"shortTerm": {"tokenBudget": 100}, "mediumTerm": given}, {}, {}).config
+        return config.compaction_trigger, config.compaction_target
+
+    assert marks() == (100, 50)
+    assert marks(compactionTrigger=60) == (60, 30)
+    assert marks(compactionTrigger=60, compactionTarget=59) == (60, 59)
+    assert marks(compactionTarget=99) == (100, 99)
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [
+        ("shortTerm", "tokenBudget"),
+        ("shortTerm", "hardEventCap"),
+        ("mediumTerm", "compactionTrigger"),
+        ("mediumTerm", "compactionTarget"),
+        ("mediumTerm", "digestRetention"),
+        ("retention", "turnsSeconds"),
+    ],
+)
+def test_a_bound_of_nothing_is_refused_by_name(section: str, name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{section}.{name}"):
+        layer({section: {name: 0}}, {}, {})
+
+
 def test_two_places_in_one_layer_are_refused() -> None:
     with pytest.raises(SettingsError, match="MEMPLANE_DATA_DIR and MEMPLANE_DSN"):
         layer(None, {"MEMPLANE_DSN": "postgresql://h/d", "MEMPLANE_DATA_DIR": "/d"}, {})
