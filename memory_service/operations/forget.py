@@ -11,6 +11,7 @@ from memory_service.domain.owners import Erasure
 from memory_service.errors import NotFound
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.services import Services
+from memory_service.ports.process import Step
 from memory_service.ports.records import ReceiptRow
 from memory_service.ports.storage import Transaction
 
@@ -31,6 +32,7 @@ async def erase(
     services: Services, erasure: Erasure, caller: Caller, request_key: RequestKey | None = None
 ) -> ForgetResponse:
     """Erase a subject on behalf of an agent or an admin, and leave a receipt."""
+    services.steps.reach(Step.WRITE_RECEIVED, "forget")
     receipt_id = str(uuid.uuid4())
     asked_by = scopes.home_owner(caller) if caller.kind is CallerKind.AGENT else None
 
@@ -42,6 +44,7 @@ async def erase(
         return once(tx, asked_by, request_key, ForgetResponse, carry_out) if asked_by is not None else carry_out()
 
     answer = await services.storage.transact(work)
+    services.steps.reach(Step.WRITE_STORED, "forget")
     services.embedder.forget_queries()
     services.wake()
     services.meter.count("erasures")

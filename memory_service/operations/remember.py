@@ -24,6 +24,7 @@ from memory_service.operations.moments import Moment
 from memory_service.operations.once import RequestKey, once
 from memory_service.operations.saving import save_fact
 from memory_service.operations.services import Services
+from memory_service.ports.process import Step
 from memory_service.ports.records import FactDraft, FactSource, Vector
 from memory_service.ports.storage import Transaction
 
@@ -112,6 +113,7 @@ async def _save(
             [FieldProblem("facts", "facts of one session", f"facts of {len(sessions)} sessions")],
         )
     session_id = next(iter(sessions), None)
+    services.steps.reach(Step.WRITE_RECEIVED, "remember")
     vectors = await embed_or_wait(services, [fact.text for fact in facts])
 
     actions: list[str] = []
@@ -153,6 +155,7 @@ async def _save(
         )
 
     answer = await services.storage.transact(work)
+    services.steps.reach(Step.WRITE_STORED, "remember")
     services.wake()
     for action in actions:
         services.meter.count("facts_written", via="remember", action=action)

@@ -20,7 +20,7 @@ class Meter(Protocol):
 
 
 class Step(StrEnum):
-    """The numbered steps from a turn to its facts; between any two of them a crash must lose and repeat nothing."""
+    """The numbered steps from a request to what follows; between any two a crash must lose and repeat nothing."""
 
     WRITE_RECEIVED = "1-write-received"
     WRITE_STORED = "2-write-stored"
@@ -35,4 +35,4 @@ class Steps(Protocol):
     """Told of every step that is reached; the product's does nothing."""
 
     def reach(self, step: Step, detail: str = "") -> None:
-        """Note a step; `detail` is a job kind or a route."""
+        """Note a step; `detail` is a job kind, or a verb other than `write`."""

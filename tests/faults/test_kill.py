@@ -11,12 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 from memory_service.contract.sessions import JobKind
 from memory_service.ports.process import Step
+from tests.fakes.model_server import EMBEDDINGS, Status
 from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
 
 TURNS = 8
+LEAVING = "kaos://agent/local/leaving"
 JOURNEY = ("", JobKind.INDEX_TURNS, JobKind.FOLD, JobKind.EXTRACT)
-"""What a step may be about: the write itself, or a job on the way from its turns to facts; upkeep is not."""
+"""What a step may be about: the write itself, or a job on the way from its turns to facts."""
+UPKEEP = (JobKind.EXPIRE, JobKind.RECONCILE_INDEX, JobKind.REBUILD_INDEX)
+"""Runs at every start anew, and deletes or makes again what nobody waits for: every restart here repeats it."""
+BESIDE = ("remember", "forget", *(kind for kind in JobKind if kind not in JOURNEY and kind not in UPKEEP))
+"""What a save and an erasure reach, with all jobs that are on no other list: a new one has to be met there."""
 
 
 def _turns(number: int) -> list[str]:
@@ -40,6 +46,8 @@ def _assert_whole(agent: Agent, session: str, number: int, where: str) -> None:
     assert [digest["version"] for digest in digests] == list(range(1, len(digests) + 1)), f"folded twice after {where}"
     ends = [digest["upto_seq"] for digest in digests]
     assert ends == sorted(set(ends)), f"a turn was folded twice after {where}"
+    noted = re.findall(rf"\bitem{number}x\d+", digests[-1]["summary"]) if digests else []
+    assert len(noted) == len(set(noted)) == (ends or [0])[-1], f"a turn was folded twice after {where}"
     mentioned = [text for text in agent.facts() if re.search(rf"item{number}x\d", text)]
     assert len(mentioned) == TURNS == len(set(mentioned)), f"facts lost or repeated after {where}: {sorted(mentioned)}"
     assert agent.jobs("dead") == [], where
@@ -52,18 +60,57 @@ def test_kill_9_of_the_service_at_every_step_loses_nothing_and_does_nothing_twic
     for number, step in enumerate(_rehearse(service, agent), start=1):
         service.arm(step, "kill")
 
-        def restart() -> None:
-            if service.has_ended():
-                service.start()
-
-        agent.on_outage = restart
+        agent.on_outage = lambda: _restart(service)
         session = f"session-{number}"
         agent.write(session, _turns(number))
         wait_for(f"the kill at {step}", service.is_disarmed)
-        if service.has_ended():
-            service.start()
+        _restart(service)
         wait_for(f"the work after the kill at {step}", agent.settled)
         _assert_whole(agent, session, number, f"a kill at {step!r}")
+
+
+def _save_and_erase(world: World, service: Service, number: int) -> None:
+    """Save a fact while the embedder is away, and let another agent write and erase all that it has."""
+    agent, leaving = Agent(service), Agent(service, LEAVING)
+    agent.on_outage = leaving.on_outage = lambda: _restart(service)
+    world.model.always(EMBEDDINGS, Status(503))
+    agent.call("POST", "/v1/facts", {"text": f"Box {number} is green"}, key=f"save-{number}")
+    world.model.always(EMBEDDINGS, None)
+    service.shift(3600 * (number + 1))
+    leaving.write(f"gone-{number}", ["My boat is called Lotte"])
+    leaving.call("POST", "/v1/facts", {"text": f"Bag {number} is red"}, key=f"gone-{number}")
+    leaving.call("POST", "/v1/forget", {"confirm": True}, key=f"forget-{number}")
+
+
+def _restart(service: Service) -> None:
+    if service.has_ended():
+        service.start()
+
+
+def _are_purged(world: World) -> bool:
+    return world.rows("SELECT COUNT(*) FROM @receipts WHERE status <> 'purged'") == [(0,)]
+
+
+def test_kill_9_at_every_step_of_a_save_and_of_an_erasure_leaves_all_of_it_or_nothing(world: World) -> None:
+    service = world.service()
+    service.start()
+    agent, leaving = Agent(service), Agent(service, LEAVING)
+    _save_and_erase(world, service, 0)
+    wait_for("the rehearsal", lambda: agent.settled() and _are_purged(world))
+    steps = [step for step in dict.fromkeys(service.steps()) if step.partition(" ")[2] in BESIDE]
+    assert {step.partition(" ")[2] for step in steps} == set(BESIDE), "a kind of work is in no journey"
+    for number, step in enumerate(steps, start=1):
+        service.arm(step, "kill")
+        _save_and_erase(world, service, number)
+        wait_for(f"the kill at {step}", service.is_disarmed)
+        _restart(service)
+        wait_for(f"the work after the kill at {step}", lambda: agent.settled() and _are_purged(world))
+        assert sorted(agent.facts()) == sorted(f"Box {n} is green" for n in range(number + 1)), step
+        assert (leaving.facts(), leaving.call("GET", "/v1/sessions")["sessions"]) == ([], []), step
+        assert world.rows("SELECT COUNT(*) FROM @facts WHERE vector IS NULL") == [(0,)], step
+        assert world.rows("SELECT COUNT(*) FROM @turns") == [(0,)], step
+        assert world.rows("SELECT COUNT(*) FROM @receipts") == [(number + 1,)], f"erased twice after {step}"
+        assert agent.jobs("dead") == leaving.jobs("dead") == [], step
 
 
 def test_kill_9_of_postgres_at_every_step_loses_nothing_and_does_nothing_twice(external: World) -> None:
