@@ -102,6 +102,33 @@ def test_what_was_erased_comes_back_from_no_job_no_outbox_and_no_import_and_its_
         wait_for("the log's segments to go", lambda: _files_with(MARK, data) == [])
 
 
+def test_an_erasure_between_two_pages_of_an_export_holds_for_all_of_its_pages(world: World) -> None:
+    service = world.service(identity=_identity(world.folder), extraction={"minTurns": 100, "concurrency": 1})
+    service.start()
+    agent = Agent(service, token="helper-token", user_token="alice-token")
+    other, admin = Agent(service, token="other-token"), Agent(service, token="admin-token")
+    for number in range(4):
+        other.write(f"theirs-{number}", [f"My boat {number} is called Lotte"])
+        agent.write(f"hers-{number}", [f"My dog {number} is called {MARK}"])
+        agent.call("POST", "/v1/facts", {"text": f"The word of safe {number} is {MARK}"})
+    wait_for("all to be indexed", lambda: agent.settled() and other.settled())
+    whole = _export(admin)
+    before = next(place for place, line in enumerate(whole) if MARK in json.dumps(line)) + 1
+    first = admin.call("GET", f"/v1/admin/export?limit={before}")
+    assert MARK in json.dumps(first["lines"])
+    assert first["next_cursor"] is not None
+    agent.call("POST", "/v1/forget", {"confirm": True})
+    rest = _export(admin, first["next_cursor"])
+    assert MARK not in json.dumps(rest), "a later page holds what was erased before it was read"
+
+    admin.call("POST", "/v1/admin/import", {"lines": first["lines"] + rest})
+    admin.call("POST", "/v1/admin/import", {"lines": whole})
+    wait_for("the work in flight", lambda: agent.settled() and other.settled())
+    assert _seen(agent) == []
+    assert agent.call("GET", "/v1/sessions")["sessions"] == []
+    assert sorted(_seen(other)) == [f"My boat {number} is called Lotte" for number in range(4)]
+
+
 async def _fill_outboxes(service: Service, folder: Path) -> None:
     """Leave a turn in the outbox of a client that had an answer before, and in one of a client that had none."""
     for name, had_answer in (("answered", True), ("unanswered", False)):
@@ -136,15 +163,14 @@ def _client(service: Service, outbox: Path, **options: Any) -> MemoryClient:
     )
 
 
-def _export(admin: Agent) -> list[dict[str, Any]]:
+def _export(admin: Agent, cursor: str | None = None) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
-    cursor = ""
     while True:
-        page = admin.call("GET", f"/v1/admin/export?limit=1000{cursor}")
+        page = admin.call("GET", "/v1/admin/export?limit=1000" + (f"&cursor={cursor}" if cursor else ""))
         lines += page["lines"]
-        if page["next_cursor"] is None:
+        cursor = page["next_cursor"]
+        if cursor is None:
             return lines
-        cursor = f"&cursor={page['next_cursor']}"
 
 
 def _seen(agent: Agent) -> list[str]:
