@@ -10,16 +10,17 @@ import httpx
 from tests.fakes.model_server import ModelServer
 from tests.faults.conftest import World
 from tests.faults.disks import small_disk
-from tests.faults.processes import wait_for
+from tests.faults.processes import Agent, wait_for
 
-BALLAST = 3 * 1024 * 1024
+BALLAST = 10 * 1024 * 1024
 ANSWERED_SECONDS = 30
+HOUR = 3600
 
 
 def test_a_full_disk_refuses_whole_writes_and_the_service_goes_on_once_there_is_space(
     model: ModelServer, tmp_path: Path
 ) -> None:
-    with small_disk(tmp_path / "disk", megabytes=12) as disk:
+    with small_disk(tmp_path / "disk", megabytes=20) as disk:
         world = World("local", model, None, tmp_path, [])
         service = world.service(storage={"dataDir": str(disk.path / "data")})
         service.prefix = disk.prefix
@@ -32,7 +33,7 @@ def test_a_full_disk_refuses_whole_writes_and_the_service_goes_on_once_there_is_
                 refused: dict[str, list[str]] = {}
 
                 def write(name: str) -> httpx.Response:
-                    texts = [f"{name} turn {number} " + "lorem " * 2_000 for number in range(3)]
+                    texts = [f"My {name}x{number} is in a box. " + "lorem " * 2_000 for number in range(3)]
                     turns = [{"role": "user", "content": text} for text in texts]
                     body = {"session_id": name, "turns": turns}
                     answer = client.post("/v1/write", json=body, headers={"Idempotency-Key": name})
@@ -61,6 +62,15 @@ def test_a_full_disk_refuses_whole_writes_and_the_service_goes_on_once_there_is_
                     del refused[name]
                 _assert_sessions(client, stored, {})
                 wait_for("readiness", lambda: client.get("/readyz").status_code == 200)
+            service.shift(HOUR)
+            agent = Agent(service)
+            for name in stored:
+                agent.call("POST", f"/v1/sessions/{name}/end", {})
+            agent.wait_settled()
+            assert agent.jobs("dead") == [], "a full disk is not a job's fault"
+            said = sorted(f"User's {name}x{number} is in a box" for name in stored for number in range(3))
+            assert sorted(agent.facts()) == said, "what was refused is there, or what was stored is not"
+            assert agent.digests("session-0"), "the window was over its mark, so it was folded"
             service.kill()
             service.start()
             with httpx.Client(base_url=service.url, trust_env=False, timeout=ANSWERED_SECONDS) as client:
