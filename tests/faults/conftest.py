@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from examples.model_server import DIMENSION
+from memory_service.contract.config import EngineName
 from memory_service.storage.local import DATABASE
 from tests.fakes.model_server import CHAT, Gate, ModelServer
 from tests.fakes.postgres import PostgresServer
@@ -28,6 +29,7 @@ class World:
     postgres: PostgresServer | None
     folder: Path
     services: list[Service]
+    engine: EngineName = EngineName.NATIVE
 
     def gate(self) -> Gate:
         """Hold the next chat request until the test opens the gate."""
@@ -51,7 +53,7 @@ class World:
             storage = {"type": "local", "dataDir": str(self.folder / "data")}
         config: dict[str, Any] = {
             "storage": storage,
-            "engine": "native",
+            "engine": self.engine.value,
             "models": {
                 "chat": {"url": self.model.url, "model": "rules", "maxRetries": 0, "timeoutSeconds": 300},
                 "embedding": {

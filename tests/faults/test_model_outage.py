@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from memory_service.contract.config import EngineName
 from tests.fakes.model_server import CHAT, EMBEDDINGS, Status
 from tests.faults.conftest import World
 from tests.faults.processes import Agent, wait_for
@@ -10,7 +13,15 @@ HOUR = 3600
 STEP = 600
 
 
-def test_an_hour_without_any_model_loses_no_turn_and_the_queue_drains_afterwards(world: World) -> None:
+@pytest.mark.parametrize(
+    ("world", "engine"),
+    [("local", EngineName.MEM0), ("local", EngineName.NATIVE), ("external", EngineName.NATIVE)],
+    indirect=["world"],
+)
+def test_an_hour_without_any_model_loses_no_turn_and_the_queue_drains_afterwards(
+    world: World, engine: EngineName
+) -> None:
+    world.engine = engine
     service = world.service()
     service.start()
     agent = Agent(service)
