@@ -23,30 +23,41 @@ def bounded_heads(meter: Meter) -> type[HttpToolsProtocol]:
 
 
 class _BoundedHeads(HttpToolsProtocol):
-    """Counts what comes of a head after the read in which it began: the gate looks at those that end within one."""
+    """Counts reads that bring neither a beginning, an end nor a piece of a body: they go on with a head, with what
+    follows a body, or with the line before a chunk. What ends within one read is the gate's to look at.
+    """
 
     meter: ClassVar[Meter]
-    _is_in_head = False
-    _head_bytes = 0
+    _gets_on = False
+    _held_bytes = 0
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, or refuse it and close."""
-        if self._is_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEADER_BYTES:
-                self._refuse()
-                return
+        """Take what came; refuse and close where it only adds to what is held."""
+        self._gets_on = False
         super().data_received(data)
+        self._held_bytes = 0 if self._gets_on else self._held_bytes + len(data)
+        if self._held_bytes > MAX_HEADER_BYTES:
+            self._refuse()
 
     def on_message_begin(self) -> None:
         """Begin a head."""
-        self._is_in_head, self._head_bytes = True, 0
+        self._gets_on = True
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """End a head."""
-        self._is_in_head = False
+        self._gets_on = True
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._gets_on = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._gets_on = True
+        super().on_message_complete()
 
     def _refuse(self) -> None:
         self.meter.count("requests_refused", reason=ProblemKind.HEADERS_TOO_LARGE.value)

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,13 +16,14 @@ from starlette.types import ASGIApp
 from memory_service.api.app import create_app, create_metrics_app
 from memory_service.bootstrap import Runtime, runs_worker
 from memory_service.contract.config import ServiceConfig, TlsConfig
-from memory_service.contract.limits import HEAD_SECONDS, MAX_HEADER_BYTES
+from memory_service.contract.limits import HEAD_SECONDS
 from memory_service.errors import Misconfigured
 from memory_service.observability.logs import set_up_logging
 from memory_service.ports.models import Clock
 from memory_service.ports.process import Meter, Steps
 from memory_service.process import loops
 from memory_service.process.certificates import check_certificate, follow_certificate
+from memory_service.process.heads import bounded_heads
 from memory_service.process.lives import opens_before, stop_on_signals, working
 from memory_service.process.silence import allow_open_files, close_silent
 
@@ -120,7 +121,7 @@ def server_settings(app: ASGIApp, config: ServiceConfig, meter: Meter, *, plain:
     return uvicorn.Config(
         app,
         lifespan="off",
-        http=_protocol(meter),
+        http=bounded_heads(meter),
         ws="none",
         log_config=None,
         access_log=False,
@@ -128,18 +129,9 @@ def server_settings(app: ASGIApp, config: ServiceConfig, meter: Meter, *, plain:
         date_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, int(config.server.grace_seconds)),
-        h11_max_incomplete_event_size=2 * MAX_HEADER_BYTES,
         ssl_certfile=tls.cert_file if tls else None,
         ssl_keyfile=tls.key_file if tls else None,
     )
-
-
-def _protocol(meter: Meter) -> type[asyncio.Protocol] | Literal["h11"]:
-    try:
-        from memory_service.process.heads import bounded_heads
-    except ModuleNotFoundError:  # Windows has no httptools, and h11 bounds heads itself
-        return "h11"
-    return bounded_heads(meter)
 
 
 def _bind(host: str, port: int) -> socket.socket:

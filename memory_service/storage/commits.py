@@ -28,7 +28,7 @@ LIMITS = (
 )
 """Bounds of every transaction. A row that somebody holds for 5 s is somebody stuck, or a request that is repeated."""
 
-_BEGIN = f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {LIMITS}"
+_BEGIN = f"BEGIN ISOLATION LEVEL READ COMMITTED; {LIMITS}"
 _SETTLE_SECONDS = 10.0
 """How long an unknown COMMIT is asked about before its caller is told that nothing is known."""
 _LOOK_AGAIN_SECONDS = 0.1

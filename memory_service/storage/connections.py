@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from weakref import WeakSet
 
 import psycopg
 
@@ -29,7 +30,7 @@ Connection = psycopg.Connection[Row]
 CONNECT_SECONDS = 3
 _QUIET_SECONDS = 0.5
 """How long after a failed connect nobody tries again; recovery is noticed this much later at most."""
-_GIVEN_BACK_SECONDS = 2.0
+_GIVEN_BACK_SECONDS = 5.0
 """How long is waited for a connection of ours where the server has none left for this role."""
 _KEPT_SECONDS = 1_800
 """Age at which an idle connection is replaced, so that rotated passwords and moved servers are followed."""
@@ -70,6 +71,7 @@ class Connections:
         self._idle: list[tuple[Connection, float]] = []
         self._used: dict[Connection, float] = {}
         """Those that somebody has, with when they were made."""
+        self._made: WeakSet[Connection] = WeakSet()
         self._failed: tuple[float, str] | None = None
         """When the last connect failed, and why, until one succeeds."""
         self._trying = threading.Lock()
@@ -131,8 +133,8 @@ class Connections:
             return
         self.suspect()
         with self._lock:
-            used = list(self._used)
-        for connection in used:
+            made = list(self._made)
+        for connection in made:
             _cut(connection)
 
     def close(self) -> None:
@@ -160,7 +162,7 @@ class Connections:
 
     def _connected(self) -> Connection:
         try:
-            return psycopg.connect(
+            connection = psycopg.connect(
                 dsn(self._config),
                 autocommit=True,
                 prepare_threshold=None,
@@ -178,6 +180,9 @@ class Connections:
             ) from error
         except psycopg.Error as error:
             raise from_connecting(error) from error
+        with self._lock:
+            self._made.add(connection)
+        return connection
 
     def _connect_unless_down(self) -> Connection:
         failed = self._failed
@@ -221,5 +226,7 @@ class _NoneLeft(Exception):
 
 def _cut(connection: Connection) -> None:
     """End a connection that another thread waits on: it sees that the server has gone."""
+    if connection.closed:
+        return
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as own:
         own.shutdown(socket.SHUT_RDWR)

@@ -123,7 +123,7 @@ class ExternalStorage:
     async def outside(self, work: Callable[[Connection], T]) -> T:
         """Run `work` with an autocommit connection of its own, outside of any transaction, such as VACUUM."""
         self._require_open()
-        return await asyncio.get_running_loop().run_in_executor(self._apart, self._outside, work)
+        return await self._watched(self._apart.submit(self._outside, work))
 
     async def health(self) -> Mapping[str, PartHealth]:
         """Return the parts `storage` and `schema`, from a real query with a timeout; never raises."""
@@ -223,18 +223,18 @@ class ExternalStorage:
         """Migrate; where traffic of older replicas was first (a deadlock undid everything), do it again."""
         for pause in MIGRATE_AGAIN_SECONDS:
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
+                return await self._watched(self._writers.submit(self._migrate))
             except LostRace:
                 await asyncio.sleep(pause)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._writers, self._migrate)
+            return await self._watched(self._writers.submit(self._migrate))
         except LostRace as error:
             detail = "older replicas' writes were first while the schema was to change; it is tried again"
             raise errors.unavailable(detail, reason=Reason.MIGRATING) from error
 
     def _migrate(self) -> None:
         try:
-            connection = self._connections.take()
+            connection = self._connections.connect()
             try:
                 with connection.transaction():
                     tables = PostgresTables(connection, self.schema, self._identity.dimension)
@@ -290,6 +290,7 @@ class ExternalStorage:
                 result = attempt.run(partial(self._on_this_server, link, partial(work, tx)))
             except psycopg.Error as error:
                 if is_lost(error, connection):
+                    connection.close()  # one that leads to a server that only reads is as good as lost
                     self._connections.suspect()
                     # A server that only reads has refused the COMMIT; otherwise its answer is what was lost.
                     is_unknown = attempt.is_unknown and not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
@@ -334,6 +335,7 @@ class ExternalStorage:
             except psycopg.Error as error:
                 if is_last or not is_lost(error, connection):
                     raise from_postgres(error) from error
+                connection.close()
                 self._connections.suspect()
             finally:
                 self._end(connection)

@@ -262,21 +262,28 @@ class LocalStorage:
         return errors.unavailable(f"the data folder {str(self.folder)!r} is not open", reason=self._state)
 
     def _read(self, work: Callable[[Transaction], T]) -> T:
-        connection = self._idle.get()
         # Python runs one thread at a time and changes it at each call of numpy or SQLite: reads that go on at once
         # take longer, all of them, than one after another. A long one is not waited for.
         has_turn = self._read_turn.acquire(timeout=_READ_TURN_SECONDS)
+        try:
+            return self._read_snapshot(work)
+        finally:
+            if has_turn:
+                self._read_turn.release()
+
+    def _read_snapshot(self, work: Callable[[Transaction], T]) -> T:
+        connection = self._idle.get()
         try:
             connection.execute("BEGIN")
             return work(RowTransaction(self.link(connection), self.searches, writes=False))
         except sqlite3.Error as error:
             raise sqlite_errors.from_sqlite(error, str(self.folder)) from error
         finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            self._idle.put(connection)
-            if has_turn:
-                self._read_turn.release()
+            try:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            finally:
+                self._idle.put(connection)
 
     def _write_all(self, connection: sqlite3.Connection) -> None:
         """The writer thread: groups of writes until it is told to end."""

@@ -2,8 +2,8 @@
 
 SQLite: full-text segments are merged, the file is written anew, and the log is emptied; `secure_delete` alone leaves
 stale cells. Chroma: a new folder is made from the rows and the old one deleted. Postgres: tables and partitions that
-lost rows are written anew with their indexes, one short lock at a time. What the write-ahead log, replicas and backups
-keep follows their own retention.
+erasures have noted are written anew with their indexes, each under a lock that is not waited for long. What the
+write-ahead log, replicas and backups keep follows their own retention.
 """
 
 from __future__ import annotations

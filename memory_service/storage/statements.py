@@ -7,7 +7,7 @@
     {vectors}             the schema of pgvector's operators, as in OPERATOR({vectors}.<=>)
     {now}                 the time that due times compare with: the database's clock plus the shift, or the clock's
 
-Neither `[[`, `:word` nor `@word` may stand in a string literal.
+Neither `[[` nor `:word` may stand in a string literal; `@word` in one is the name of the table.
 """
 
 from __future__ import annotations

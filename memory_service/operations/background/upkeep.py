@@ -6,6 +6,7 @@ import logging
 from datetime import datetime, timedelta
 
 from memory_service.contract.sessions import JobKind
+from memory_service.domain.jobs import PURGE
 from memory_service.domain.retention import FINISHED_JOBS_KEPT, IDEMPOTENCY_KEPT, cut_off
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.background.held import HeldJob
@@ -133,4 +134,4 @@ def _purge_again(oldest: ReceiptRow, now: datetime) -> JobDraft:
 
 def purge_job(run_at: datetime) -> JobDraft:
     """Return the job that purges whatever was erased; one serves all receipts."""
-    return JobDraft(kind=JobKind.PURGE, dedupe_key="purge", run_at=run_at, lane="purge")
+    return JobDraft(kind=JobKind.PURGE, dedupe_key=PURGE, run_at=run_at, lane=PURGE)

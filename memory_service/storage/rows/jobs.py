@@ -31,7 +31,7 @@ _FREE = "lease_token = NULL, lease_until = NULL, worker = NULL"
 _UNTRIED = "attempts = 0, failures = 0, crashes = 0"
 _COUNTED = "attempts = :attempts, failures = :failures, crashes = :crashes"
 _LOST = "state = 'running' AND (lease_until < {now} OR lease_until > {now} + :longest_lease)"
-_DOUBTED = "state = 'queued' AND run_at > {now} + :longest_wait"
+_DOUBTED = "state = 'queued' AND run_at > (SELECT {now}) + :longest_wait"
 _LONGEST_WAIT = {"longest_wait": (retries.LONGEST_WAIT + retries.CLOCK_STEP) // timedelta(microseconds=1)}
 _CLAIM_TRIES = 3
 _TAKE_BACK_AT_ONCE = 100

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from memory_service.contract.sessions import JobKind
 from memory_service.contract.verbs import ErasureStatus
+from memory_service.domain.jobs import PURGE
 from memory_service.domain.owners import Owner
 from memory_service.ports.records import JobDraft, PurgeStep, ReceiptRow
 from memory_service.storage.encoding import dump, load_strings, micros, moment, moment_or_none
@@ -15,10 +16,6 @@ from memory_service.storage.rows.jobs import JobQueue
 from memory_service.storage.statements import Link, Row
 
 _SELECT = "SELECT id, agent, principal, status, erased, erased_at, purged_at, waiting_for FROM @receipts"
-
-
-PURGE = "purge"
-"""Dedupe key and lane of purge jobs: one runs at a time, and one more waits at most."""
 
 
 class ReceiptRows:

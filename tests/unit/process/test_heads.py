@@ -19,6 +19,11 @@ ENDLESS = {
     "a path": (b"GET /", b"a" * 1_000),
     "a query": (b"GET /?q=", b"a" * 1_000),
     "a name": (b"GET / HTTP/1.1\r\n", b"a" * 1_000),
+    "what follows a body": (
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+        b"x: " + b"a" * 1_000 + b"\r\n",
+    ),
+    "the line before a chunk": (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", b"1;" + b"a" * 1_000),
 }
 MOST_SENT = 64 * 1024 * 1024
 
