@@ -22,18 +22,3 @@ def cut_off(now: datetime, kept_seconds: float | None) -> datetime | None:
         return now - timedelta(seconds=kept_seconds)
     except OverflowError:
         return None
-
-
-def is_expired(
-    *, now: datetime, expires_at: datetime | None, changed_at: datetime, pinned: bool, kept_seconds: float | None
-) -> bool:
-    """Return whether a fact has to go: its own time is over, or it has not changed for longer than facts are kept.
-
-    A pinned fact stays.
-    """
-    if pinned:
-        return False
-    if expires_at is not None and expires_at <= now:
-        return True
-    oldest = cut_off(now, kept_seconds)
-    return oldest is not None and changed_at < oldest

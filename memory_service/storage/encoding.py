@@ -61,11 +61,6 @@ def join_terms(terms: Iterable[str]) -> str:
     return " ".join(terms)
 
 
-def split_terms(text: str) -> tuple[str, ...]:
-    """Return what `join_terms` was given."""
-    return tuple(text.split(" ")) if text else ()
-
-
 def vector_bytes(vector: Vector) -> bytes:
     """Return a vector as little-endian float32."""
     return np.ascontiguousarray(vector, dtype="<f4").tobytes()

@@ -59,11 +59,6 @@ class WorkQueue(Generic[Key]):
         return key in self._queued
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is ready and nobody works; keys with a delay may wait."""
-        return not self._queued and not self._running
-
-    @property
     def oldest_seconds(self) -> float:
         """How long the key that is next has been ready; 0 when there is none, or only in the background."""
         return self._clock() - self._queued[self._ready[0]] if self._ready else 0.0

@@ -274,12 +274,13 @@ async def test_an_outage_is_told_at_once_and_does_not_fill_the_threads(own_serve
     )
     assert {type(result) for result in results} == {StorageUnavailable}
     await asyncio.to_thread(own_server.start)
-    while True:
-        try:
-            await store.storage.read(lambda tx: tx.owners.find([pair_of()]))
-            break
-        except StorageUnavailable:
-            await asyncio.sleep(0)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await store.storage.read(lambda tx: tx.owners.find([pair_of()]))
+                break
+            except StorageUnavailable:
+                await asyncio.sleep(0)
     await store.close()
 
 

@@ -491,8 +491,9 @@ async def test_a_durable_write_is_not_kept_waiting_by_what_other_sessions_left(
     await client.recall("what starts the delivery")
     await asyncio.to_thread(server.wait_until, lambda s: any(seen.path == "/v1/write" for seen in s.requests))
     writing = asyncio.create_task(client.write("s9", [turn("now")], durable=True))
-    while await asyncio.to_thread(box(client).waiting) < 4:  # noqa: ASYNC110 - another thread puts the entry
-        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while await asyncio.to_thread(box(client).waiting) < 4:  # noqa: ASYNC110 - another thread puts the entry
+            await asyncio.sleep(0)
     goes_on.set()
     assert (await writing).status == "stored"
     await asyncio.to_thread(server.wait_until, lambda s: all(s.texts(f"s{number}") for number in (1, 2, 3)))

@@ -97,6 +97,13 @@ async def test_many_agents_of_a_process_end_their_runs_side_by_side(
     assert [written.status for written in await asyncio.gather(*writes)] == ["stored"] * 8
 
 
+async def something_waits(outbox: Outbox) -> None:
+    """Wait until something is in an outbox."""
+    async with asyncio.timeout(30):
+        while await asyncio.to_thread(outbox.waiting) < 1:  # noqa: ASYNC110 - another thread puts the entry
+            await asyncio.sleep(0)
+
+
 async def test_a_lane_that_another_process_delivers_is_waited_for(
     server: MemoryServer, make_client: MakeClient
 ) -> None:
@@ -106,8 +113,7 @@ async def test_a_lane_that_another_process_delivers_is_waited_for(
     assert lock is not None
     with closing(lock):
         writing = asyncio.create_task(client.write("s1", [turn("one")], durable=True))
-        while await asyncio.to_thread(box(client).waiting) < 1:  # noqa: ASYNC110 - another thread puts the entry
-            await asyncio.sleep(0)
+        await something_waits(box(client))
         assert server.requests == []
     assert (await writing).status == "stored"
 
@@ -121,8 +127,7 @@ async def test_what_another_process_delivered_meanwhile_is_answered_as_stored(
     assert lock is not None
     with closing(lock):
         writing = asyncio.create_task(client.write("s1", [turn("one")], durable=True))
-        while await asyncio.to_thread(box(client).waiting) < 1:  # noqa: ASYNC110 - another thread puts the entry
-            await asyncio.sleep(0)
+        await something_waits(box(client))
         courier = other._shared.courier
         assert courier is not None
         await courier._deliver_alone(lane, {"delivered": 0, "refused": 0, "erased": 0}, None, None)

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -86,8 +87,11 @@ def used(arguments: Sequence[str], environment: Mapping[str, str], *, facts: Seq
     )
     assert served.stderr is not None
     said: list[str] = []
+    ends = threading.Timer(LIMIT_SECONDS, served.kill)
+    ends.start()
     while not said or (said[-1] and not said[-1].startswith("listening on ")):
         said.append(served.stderr.readline().strip())
+    ends.cancel()
     assert said[-1], said
     url = said.pop().removeprefix("listening on ")
     straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))

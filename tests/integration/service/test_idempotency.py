@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
+from memory_service.api.app import create_api
 from tests.integration.service.harness import Asker, Json, Service, problem
 
 ROUTES: dict[str, tuple[str, str, Json | None, Json | None]] = {
@@ -29,7 +31,32 @@ ROUTES: dict[str, tuple[str, str, Json | None, Json | None]] = {
     "end": ("POST", "/v1/sessions/s7/end", {}, {"workspace": "another"}),
     "flush": ("POST", "/v1/sessions/s7/flush", {}, {"workspace": "another"}),
     "compact": ("POST", "/v1/sessions/s7/compact", {}, {"workspace": "another"}),
+    "retry": ("POST", "/v1/jobs/{job}/retry", None, None),
 }
+
+
+async def prepared(service: Service, path: str) -> str:
+    """Return the path with the id of a fact, or of a dead job, that is there."""
+    agent = service.agent()
+    await agent.write("hello", session="s7")
+    fact = await agent.remember("Ben likes coffee")
+    job = (await agent.get("/v1/jobs"))["jobs"][0]["id"]
+    if "{job}" in path:
+        await service.services.storage.transact(
+            lambda tx: tx.link.run("UPDATE @jobs SET state = 'dead' WHERE id = :job", {"job": job})  # type: ignore[attr-defined]
+        )
+    return path.format(fact=fact["id"], job=job)
+
+
+def test_the_routes_above_are_all_that_take_a_key() -> None:
+    shapes = {re.sub(r"\{\w+\}|(?<=sessions/)\w+", "{}", f"{method} {path}") for method, path, *_ in ROUTES.values()}
+    taking = {
+        re.sub(r"\{\w+\}", "{}", f"{method.upper()} {path}")
+        for path, methods in create_api(None).openapi()["paths"].items()
+        for method, operation in methods.items()
+        if any(parameter["name"] == "Idempotency-Key" for parameter in operation.get("parameters", ()))
+    }
+    assert shapes == taking
 
 
 @pytest.mark.parametrize("route", list(ROUTES))
@@ -38,9 +65,7 @@ async def test_the_same_key_and_body_get_the_same_answer_and_another_body_is_ref
 ) -> None:
     agent = service.agent()
     method, path, body, other = ROUTES[route]
-    await agent.write("hello", session="s7")
-    fact = await agent.remember("Ben likes coffee")
-    path = path.format(fact=fact["id"])
+    path = await prepared(service, path)
     first = await agent.ask(method, path, body, key="k1")
     assert first.status_code < 300, first.text
     counts = (await service.admin().get("/v1/admin/diagnostics"))["counts"]
@@ -56,9 +81,8 @@ async def test_the_same_key_and_body_get_the_same_answer_and_another_body_is_ref
 async def test_the_same_request_at_once_has_one_effect(service: Service, route: str) -> None:
     agent = service.agent()
     method, path, body, _other = ROUTES[route]
-    await agent.write("hello", session="s7")
-    fact = await agent.remember("Ben likes coffee")
-    asked = [agent.ask(method, path.format(fact=fact["id"]), body, key="k1") for _ in range(6)]
+    path = await prepared(service, path)
+    asked = [agent.ask(method, path, body, key="k1") for _ in range(6)]
     answers = await asyncio.gather(*asked)
     assert {answer.status_code for answer in answers} <= {200, 201, 202}, [answer.text for answer in answers]
     assert len({answer.text for answer in answers}) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from examples.model_server import DIMENSION
 from tests.fakes.model_server import ModelServer
 from tests.fakes.postgres import fresh_database
-from tests.integration.service.processes import Process, memplane
+from tests.integration.service.processes import LIMIT_SECONDS, Process, memplane
 
 NEVER_SERVING = {"click_repl", "kopf", "kubernetes", "matplotlib", "memory_operator", "sqlalchemy"}
 """Of the operator, and of what Mem0 and Chroma would load."""
@@ -104,8 +105,10 @@ def test_working_loads_no_server(postgres_dsn: str, models: ModelServer) -> None
                 with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
                     turns = [{"role": "user", "content": "My dog is called Rex"}]
                     job = client.post("/v1/write", json={"session_id": "s1", "turns": turns}).json()["jobs"][0]
+                    deadline = time.monotonic() + LIMIT_SECONDS
                     while client.get(f"/v1/jobs/{job}").json()["state"] != "done":
                         assert working.popen.poll() is None
+                        assert time.monotonic() < deadline, "the job is not carried out"
                 assert working.end()[0] == 0
             serving.end()
     loaded = _loaded(working)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -80,10 +79,9 @@ async def working(looks: Looks, counts: Counts, *, poll_seconds: float = HOUR) -
 
 
 async def until(there: Callable[[], bool]) -> None:
-    for _ in itertools.count():
-        if there():
-            return
-        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while not there():  # noqa: ASYNC110 - what a test waits for has no event
+            await asyncio.sleep(0)
 
 
 async def settle() -> None:
