@@ -27,6 +27,7 @@ from memory_service.storage.local_tables import SqliteTables
 from memory_service.storage.search import SearchIndex, local_search
 from memory_service.storage.sqlite_link import SqliteLink, connect
 from memory_service.storage.statements import Statements
+from memory_service.storage.states import CHANGE
 
 HOME = OwnerRow(1, Owner(Scope.PRIVATE, "agent"), 0, None)
 TURNS_PER_SESSION = 200
@@ -99,7 +100,7 @@ def _fill(link: SqliteLink, size: int) -> None:
 
 def _add_turn(link: SqliteLink) -> None:
     link.connection.execute("BEGIN")
-    link.run("UPDATE @sessions SET last_seq = last_seq + 1 WHERE id = 1")
+    link.run(f"UPDATE @sessions SET last_seq = last_seq + 1, {CHANGE} WHERE id = 1")
     link.run(
         "INSERT INTO @turns (owner_id, session_id, seq, role, infer, indexed, tokens, said_at, created_at, length,"
         " terms, vector, text)"

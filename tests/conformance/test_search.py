@@ -532,6 +532,29 @@ async def test_turns_past_their_retention_are_no_longer_found(store: Store) -> N
     assert statistics(await episodes(store, asked)) == (1, 1.0, [0, 1], True)
 
 
+async def test_a_search_after_a_write_reads_of_the_session_that_changed_alone(store: Store) -> None:
+    asked = query(None, "tea")
+
+    def rows_read(tx: Transaction) -> int:
+        home = home_of(tx, pair_of())
+        with recorded(tx) as statements:
+            tx.search.episodes([home], asked, session=None)
+        return sum(len(link_of(tx).rows(sql, parameters)) for sql, parameters in statements)
+
+    async def after_a_write() -> int:
+        await write(store, session_of("s0"), "tea")
+        return await store.storage.read(rows_read)
+
+    await write(store, session_of("s0"), "tea")
+    await episodes(store, asked)
+    await after_a_write()
+    beside_none = await after_a_write()
+    for number in range(1, 61):
+        await write(store, session_of(f"s{number}"), "milk")
+    await episodes(store, asked)
+    assert await after_a_write() == beside_none
+
+
 async def test_turns_past_their_retention_leave_the_memory_of_the_search(store: Store) -> None:
     await write(store, session_of(), *["tea"] * 9)
     await write(store, session_of("other"), "milk", "coffee")

@@ -12,7 +12,8 @@ CREATE TABLE {schema}.owners (
     workspace TEXT NOT NULL,
     generation BIGINT NOT NULL DEFAULT 0,
     erased_at BIGINT,
-    revision BIGINT NOT NULL DEFAULT 0
+    revision BIGINT NOT NULL DEFAULT 0,
+    removals BIGINT NOT NULL DEFAULT 0
 ) WITH (fillfactor = 70);
 CREATE INDEX owners_agent ON {schema}.owners (agent, principal, session);
 CREATE INDEX owners_principal ON {schema}.owners (principal);
@@ -38,12 +39,14 @@ CREATE TABLE {schema}.sessions (
     extracted_seq BIGINT NOT NULL,
     digest_version BIGINT NOT NULL,
     index_revision BIGINT NOT NULL,
+    changed BIGINT NOT NULL DEFAULT 0,
     fact_scope TEXT NOT NULL,
     created_at BIGINT NOT NULL,
     last_write_at BIGINT NOT NULL,
     ended_at BIGINT
 ) WITH (fillfactor = 70);
 CREATE INDEX sessions_home ON {schema}.sessions (home_id, last_write_at, id);
+CREATE INDEX sessions_changed ON {schema}.sessions (home_id, changed);
 CREATE INDEX sessions_waiting ON {schema}.sessions (last_write_at, id) WHERE extracted_seq < last_seq;
 
 CREATE SEQUENCE {schema}.turn_ids AS BIGINT;

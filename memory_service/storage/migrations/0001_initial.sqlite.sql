@@ -13,7 +13,8 @@ CREATE TABLE owners (
     workspace TEXT NOT NULL,
     generation INTEGER NOT NULL DEFAULT 0,
     erased_at INTEGER,
-    revision INTEGER NOT NULL DEFAULT 0
+    revision INTEGER NOT NULL DEFAULT 0,
+    removals INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX owners_agent ON owners (agent, principal, session);
 CREATE INDEX owners_principal ON owners (principal);
@@ -39,12 +40,14 @@ CREATE TABLE sessions (
     extracted_seq INTEGER NOT NULL,
     digest_version INTEGER NOT NULL,
     index_revision INTEGER NOT NULL,
+    changed INTEGER NOT NULL DEFAULT 0,
     fact_scope TEXT NOT NULL,
     created_at INTEGER NOT NULL,
     last_write_at INTEGER NOT NULL,
     ended_at INTEGER
 );
 CREATE INDEX sessions_home ON sessions (home_id, last_write_at);
+CREATE INDEX sessions_changed ON sessions (home_id, changed);
 CREATE INDEX sessions_waiting ON sessions (last_write_at) WHERE extracted_seq < last_seq;
 
 CREATE TABLE turns (

@@ -81,7 +81,8 @@ class Eraser:
         """
         if isinstance(erasure, PrincipalErasure) and not named:
             self._link.run("DELETE FROM @principals WHERE hash = :hash", {"hash": erasure.principal})
-        self._owners.revise({*held.owners, *held.touched})
+        self._owners.revise({*held.owners, *held.touched, *held.homes})
+        self._link.run("UPDATE @owners SET removals = removals + 1 WHERE id IN [:ids]", {"ids": held.homes})
         self._link.run("UPDATE @owners SET generation = generation + 1 WHERE id IN [:ids]", {"ids": held.owners})
         self._link.run(
             "UPDATE @owners SET erased_at = :at WHERE id IN [:ids] AND (erased_at IS NULL OR erased_at < :at)",

@@ -15,6 +15,7 @@ from memory_service.storage.encoding import moment
 from memory_service.storage.rows.erasing import Eraser, Held, said_alone, said_there
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.statements import Link
+from memory_service.storage.states import CHANGE
 
 _OLD = (
     "(f.created_at <= :until OR (f.said_at <= :until AND EXISTS (SELECT 1 FROM @fact_sources AS d"
@@ -63,7 +64,7 @@ class EraserUntil:
         )
         self._link.run(
             "UPDATE @sessions SET folded_seq = 0, digest_version = 0, index_revision = index_revision + 1,"
-            f" window_turns = (SELECT COUNT(*) {left}),"
+            f" {CHANGE}, window_turns = (SELECT COUNT(*) {left}),"
             f" window_tokens = (SELECT CAST(COALESCE(SUM(t.tokens), 0) AS BIGINT) {left}) WHERE id IN [:touched]",
             rows,
         )

@@ -14,6 +14,7 @@ from memory_service.ports.records import SessionRow
 from memory_service.storage.encoding import dump
 from memory_service.storage.rows.turns import INSERT
 from memory_service.storage.statements import Link, Row
+from memory_service.storage.states import CHANGE
 
 Values = Mapping[str, Any]
 """The columns of a turn, its session's among them."""
@@ -78,7 +79,7 @@ class TurnMover:
                 sums["turns"] += 1
                 sums["tokens"] += row["tokens"]
         self._link.run_many(
-            "UPDATE @sessions SET index_revision = index_revision + 1,"
+            f"UPDATE @sessions SET index_revision = index_revision + 1, {CHANGE},"
             " last_seq = CASE WHEN last_seq < :seq THEN :seq ELSE last_seq END,"
             " window_turns = window_turns + :turns, window_tokens = window_tokens + :tokens WHERE id = :id",
             grown.values(),

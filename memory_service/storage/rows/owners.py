@@ -19,7 +19,6 @@ from memory_service.ports.records import OwnerRow
 from memory_service.storage.encoding import moment_or_none
 from memory_service.storage.statements import LOCK, Link, Row
 from memory_service.storage.states import COLUMNS as STATE
-from memory_service.storage.states import TABLES as WITH_SESSIONS
 from memory_service.storage.states import OwnerState, state
 
 READABLE = "o.scope, o.agent, o.principal, o.session, o.workspace"
@@ -27,7 +26,7 @@ READABLE = "o.scope, o.agent, o.principal, o.session, o.workspace"
 
 _COLUMNS = f"o.id, o.key, o.generation, o.erased_at, {READABLE}"
 _SELECT = f"SELECT {_COLUMNS} FROM @owners AS o"
-_WITH_STATE = f"SELECT {_COLUMNS}, {STATE} FROM {WITH_SESSIONS} WHERE o.key IN [:keys] GROUP BY o.id ORDER BY o.id"
+_WITH_STATE = f"SELECT {_COLUMNS}, {STATE} FROM @owners AS o WHERE o.key IN [:keys] ORDER BY o.id"
 
 
 @lru_cache(maxsize=4_096)

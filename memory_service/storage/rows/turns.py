@@ -9,6 +9,7 @@ from typing import Any
 from memory_service.ports.records import ROLES, Episode, OwnerRow, SessionRow, TurnDraft, TurnRow, Vector
 from memory_service.storage.encoding import dump_parts, join_terms, load_parts, micros, moment
 from memory_service.storage.statements import LOCK, Link, Row
+from memory_service.storage.states import CHANGE
 
 COLUMNS = (
     "t.id, t.session_id, t.seq, t.role, COALESCE(t.content, t.text), t.text, t.parts, t.name, t.said_at,"
@@ -25,7 +26,7 @@ HOME = "(SELECT s.home_id FROM @sessions AS s WHERE s.id = :session_id)"
 
 _MOVE = (
     "UPDATE @sessions SET last_seq = last_seq + :new_turns, window_turns = window_turns + :new_turns,"
-    " window_tokens = window_tokens + :new_tokens, last_write_at = :created_at, ended_at = NULL"
+    f" window_tokens = window_tokens + :new_tokens, last_write_at = :created_at, ended_at = NULL, {CHANGE}"
     " WHERE id = :session_id RETURNING last_seq"
 )
 """Moves a session's totals; the last of the new turns gets what it returns."""
@@ -108,7 +109,7 @@ class TurnRows:
         )
         if stored:
             self._link.run(
-                "UPDATE @sessions SET index_revision = index_revision + 1 WHERE id = :id", {"id": session_id}
+                f"UPDATE @sessions SET index_revision = index_revision + 1, {CHANGE} WHERE id = :id", {"id": session_id}
             )
         return len(stored)
 
@@ -164,7 +165,7 @@ class TurnRows:
                 totals[session_id][0] += 1
                 totals[session_id][1] += tokens
         self._link.run_many(
-            "UPDATE @sessions SET index_revision = index_revision + 1, window_turns = window_turns - :turns,"
+            f"UPDATE @sessions SET index_revision = index_revision + 1, {CHANGE}, window_turns = window_turns - :turns,"
             " window_tokens = window_tokens - :tokens WHERE id = :id",
             [{"id": session_id, "turns": turns, "tokens": tokens} for session_id, (turns, tokens) in totals.items()],
         )

@@ -18,8 +18,9 @@ index is entered by owner. No text column of Postgres has statistics: they would
 no purge reaches them.
 
 `owners.revision` moves on with every change of the owner's facts (vectors included), `sessions.index_revision` with
-every vector that a session's turns gain and with turns that go one by one; numbers of sessions and rows are never
-given twice.
+every vector that a session's turns gain and with turns that go one by one, `owners.removals` with sessions of the pair
+that go whole; numbers of sessions and rows are never given twice. `sessions.changed` says under which transaction
+turns of a session changed last (storage/states.py), so that only sessions that changed are looked at.
 """
 
 from memory_service.storage.search.searching import OwnerSearch, SearchIndex, local_search

@@ -117,7 +117,7 @@ class Cache:
                 kept.bring_up(link, state)
                 if not len(kept.index):
                     return self._keep_nothing(key, entry, make)
-                entry.nbytes = kept.index.nbytes + _ENTRY_BYTES
+                entry.nbytes = kept.nbytes + _ENTRY_BYTES
                 entry.ticket = own.ticket
                 found = kept.snapshot()
                 self._make_room(key)

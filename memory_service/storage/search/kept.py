@@ -15,6 +15,12 @@ from memory_service.storage.states import FactState, HomeState
 
 S = TypeVar("S", HomeState, FactState)
 
+_SESSIONS_FOLLOWED = 100
+"""Sessions looked at one by one, each with up to three statements, before it is less work to read all turns anew."""
+
+_SESSION_BYTES = 300
+"""What is known of a session: four numbers in a tuple, and its slot in a dictionary."""
+
 
 class Kept(Generic[S]):
     """An index and the state of the rows that it holds; None where it holds nothing yet."""
@@ -22,6 +28,11 @@ class Kept(Generic[S]):
     state: S | None
     index: OwnerIndex
     _snapshot: Snapshot | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory the rows take."""
+        return self.index.nbytes
 
     def snapshot(self) -> Snapshot:
         """Return the rows as they are kept now."""
@@ -32,18 +43,18 @@ class Kept(Generic[S]):
     def bring_up(self, link: Link, state: S) -> None:
         """Read what changed since the kept state; after an error everything is read anew the next time."""
         known, self.state, self._snapshot = self.state, None, None
-        if known is None or not self._follow(link):
-            self._load(link)
+        if known is None or not self._follow(link, known, state):
+            self._load(link, state)
         self.state = state
 
     def copy(self) -> Kept[S]:
         """Return rows that change apart from these."""
         raise NotImplementedError
 
-    def _load(self, link: Link) -> None:
+    def _load(self, link: Link, state: S) -> None:
         raise NotImplementedError
 
-    def _follow(self, link: Link) -> bool:
+    def _follow(self, link: Link, known: S, state: S) -> bool:
         """Take over what changed; False where all has to be read anew."""
         raise NotImplementedError
 
@@ -63,41 +74,52 @@ class KeptTurns(Kept[HomeState]):
         self._session = session_id
         self._sessions: dict[int, SessionState] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """About how much memory the rows and what is known of their sessions take."""
+        return super().nbytes + _SESSION_BYTES * len(self._sessions)
+
     def copy(self) -> KeptTurns:
         """Return rows that change apart from these."""
         other = KeptTurns(self._home, self._session)
         other.state, other.index, other._sessions = self.state, self.index.copy(), dict(self._sessions)
         return other
 
-    def _states(self, link: Link) -> list[SessionState]:
-        if self._session is None:
-            return reading.session_states(link, self._home)
-        found = reading.session_state(link, self._home, self._session)
-        return [] if found is None else [found]
-
-    def _load(self, link: Link) -> None:
+    def _load(self, link: Link, state: HomeState) -> None:
         self.index = OwnerIndex(of_facts=False)
-        self._sessions = {state.session_id: state for state in self._states(link)}
+        changing = self._changed(link, state)
         if self._session is None:
             batch = reading.all_turns(link, self._home)
         else:
             batch = reading.session_turns(link, self._home, self._session, after_seq=0)
         self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
+        self._sessions = _last_turns(batch.rows) | {session.session_id: session for session in changing}
 
-    def _follow(self, link: Link) -> bool:
-        states = self._states(link)
-        known = dict(self._sessions)
-        changed = [(known.pop(new.session_id, SessionState(new.session_id, 0, 0)), new) for new in states]
-        if known or any(new.last_seq < old.last_seq or new.index_revision < old.index_revision for old, new in changed):
+    def _follow(self, link: Link, known: HomeState, state: HomeState) -> bool:
+        if not known.leads_to(state):
             return False
-        for old, new in changed:
-            if new.index_revision != old.index_revision:
-                self._look_again(link, new.session_id)
-            elif new.last_seq > old.last_seq:
-                batch = reading.session_turns(link, self._home, new.session_id, after_seq=old.last_seq)
+        new = [session for session in self._changed(link, known) if session != self._known(session.session_id)]
+        if len(new) > _SESSIONS_FOLLOWED:
+            return False
+        for session in new:
+            old = self._known(session.session_id)
+            if session.index_revision != old.index_revision:
+                self._look_again(link, session.session_id)
+            elif session.last_seq > old.last_seq:
+                batch = reading.session_turns(link, self._home, session.session_id, after_seq=old.last_seq)
                 self.index.append(batch.rows, batch.terms, batch.slots, batch.vectors)
-            self._sessions[new.session_id] = new
+            self._sessions[session.session_id] = session
         return not self._is_mostly_dead()
+
+    def _changed(self, link: Link, since: HomeState) -> list[SessionState]:
+        """Return the sessions with changes that this state may not have seen."""
+        if self._session is None:
+            return reading.changed_sessions(link, self._home, since=since.horizon)
+        found = reading.session_state(link, self._home, self._session)
+        return [] if found is None or found.changed < since.horizon else [found]
+
+    def _known(self, session_id: int) -> SessionState:
+        return self._sessions.get(session_id) or SessionState(session_id, last_seq=0, index_revision=0, changed=0)
 
     def _look_again(self, link: Link, session_id: int) -> None:
         """Take over vectors that came late and turns that are new, and drop those that are no longer there.
@@ -138,11 +160,11 @@ class KeptFacts(Kept[FactState]):
         other.state, other.index = self.state, self.index.copy()
         return other
 
-    def _load(self, link: Link) -> None:
+    def _load(self, link: Link, state: FactState) -> None:
         self.index = OwnerIndex(of_facts=True)
         self._append(link, reading.facts(link, self._owner))
 
-    def _follow(self, link: Link) -> bool:
+    def _follow(self, link: Link, known: FactState, state: FactState) -> bool:
         rows = reading.facts(link, self._owner)
         live = np.flatnonzero(self.index.column("is_live"))
         here, there = _matches(self.index.column("row_ids")[live], rows.row_ids)
@@ -168,6 +190,15 @@ class KeptFacts(Kept[FactState]):
             old, new = self.index.column(name)[slots], values[numbers]
             same &= (old == new) | (np.isnan(old) & np.isnan(new))
         return same
+
+
+def _last_turns(rows: Rows) -> dict[int, SessionState]:
+    """Return what rows tell of their sessions; the revision, which they do not tell, is none that a session has."""
+    session_ids, places = np.unique(rows.session_ids, return_inverse=True)
+    last_seqs = np.zeros(len(session_ids), np.int64)
+    np.maximum.at(last_seqs, places, rows.seqs)
+    pairs = zip(session_ids.tolist(), last_seqs.tolist(), strict=True)
+    return {number: SessionState(number, last_seq, index_revision=-1, changed=0) for number, last_seq in pairs}
 
 
 def _matches(ours: NDArray[np.int64], theirs: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from memory_service.storage.search.columns import FOREVER, KINDS, Facts, Rows, Vectors
 from memory_service.storage.statements import Link
 from memory_service.storage.states import COLUMNS as STATE
-from memory_service.storage.states import TABLES as WITH_SESSIONS
-from memory_service.storage.states import OwnerState, state
+from memory_service.storage.states import REAL, OwnerState, state
 
 _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _POSTGRES_VECTOR_HEADER = 4
@@ -24,13 +23,21 @@ VECTOR = "[[{vectors}.vector_send(vector)|vector]]"
 """The column expression whose values `vectors_from` takes."""
 
 
-@dataclass(frozen=True)
-class SessionState:
-    """How far a session's turns and their vectors are."""
+class SessionState(NamedTuple):
+    """How far a session's turns and their vectors are.
+
+    Its last seq and its index revision only grow; the revision with late vectors, and with turns that are deleted or
+    imported.
+    """
 
     session_id: int
     last_seq: int
     index_revision: int
+    changed: int
+
+
+_SESSION = "id, last_seq, index_revision, changed"
+"""The columns of SessionState."""
 
 
 @dataclass(frozen=True)
@@ -45,32 +52,33 @@ class Batch:
 
 def states(link: Link, owner_ids: Sequence[int]) -> dict[int, OwnerState]:
     """Return the state of each owner that exists."""
-    found = link.rows(
-        f"SELECT o.id, {STATE} FROM {WITH_SESSIONS} WHERE o.id IN [:ids] GROUP BY o.id", {"ids": list(owner_ids)}
-    )
+    found = link.rows(f"SELECT o.id, {STATE} FROM @owners AS o WHERE o.id IN [:ids]", {"ids": list(owner_ids)})
     return {row[0]: state(row[1:]) for row in found}
 
 
-def session_states(link: Link, home_id: int) -> list[SessionState]:
-    """Return the sessions of a home pair."""
-    found = link.rows("SELECT id, last_seq, index_revision FROM @sessions WHERE home_id = :home", {"home": home_id})
+def changed_sessions(link: Link, home_id: int, *, since: int) -> list[SessionState]:
+    """Return the sessions of a home pair whose turns changed under a number from `since` on."""
+    found = link.rows(
+        f"SELECT {_SESSION} FROM @sessions WHERE home_id = :home AND changed >= :since AND {REAL}",
+        {"home": home_id, "since": since},
+    )
     return [SessionState(*row) for row in found]
 
 
 def session_state(link: Link, home_id: int, session_id: int) -> SessionState | None:
     """Return one session of a home pair, or None where it is not one of theirs."""
     found = link.row(
-        "SELECT id, last_seq, index_revision FROM @sessions WHERE home_id = :home AND id = :session",
+        f"SELECT {_SESSION} FROM @sessions WHERE home_id = :home AND id = :session",
         {"home": home_id, "session": session_id},
     )
     return None if found is None else SessionState(*found)
 
 
-def count_turns(link: Link, home_ids: Sequence[int], *, upto: int) -> int:
-    """Return how many turns these home pairs have, but look no further than `upto`."""
+def count_turns(link: Link, home_id: int, *, upto: int) -> int:
+    """Return how many turns a home pair has, but look no further than `upto`."""
     found = link.row(
-        "SELECT COUNT(*) FROM (SELECT 1 FROM @turns WHERE owner_id IN [:homes] LIMIT :upto) AS counted",
-        {"homes": list(home_ids), "upto": upto},
+        "SELECT COUNT(*) FROM (SELECT 1 FROM @turns WHERE owner_id = :home LIMIT :upto) AS counted",
+        {"home": home_id, "upto": upto},
     )
     return 0 if found is None else int(found[0])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from memory_service.ports.records import ItemFilters, OwnerRow, Pool, SearchQuer
 from memory_service.storage.search import large, pools, reading
 from memory_service.storage.search.cache import Cache, Key, Memo, Own
 from memory_service.storage.search.columns import Snapshot
-from memory_service.storage.search.kept import KeptFacts, KeptTurns
+from memory_service.storage.search.kept import KeptFacts, KeptTurns, S
 from memory_service.storage.search.large import Corpus, PostgresVectors, Totals, VectorIndex
 from memory_service.storage.search.mirror import Mirror
 from memory_service.storage.statements import Link
@@ -112,7 +111,7 @@ class OwnerSearch:
         found = self._states([owner.id]).get(owner.id)
         state = FactState(-1, -1) if found is None else found.facts
         key = Key("fact", owner.id)
-        if self._facts_count(key, state) > self._index.exact_rows:
+        if self._count(key, state, partial(reading.count_facts, self._link, owner.id)) > self._index.exact_rows:
             return self._large(large.facts_of(owner.id, query.filters), query)
         snapshot = self._index.cache.snapshot(key, state, self._link, lambda: KeptFacts(owner.id), self._own)
         return pools.make("fact", [snapshot], query)
@@ -147,19 +146,20 @@ class OwnerSearch:
         missing = [owner_id for owner_id in owner_ids if owner_id not in known]
         return {**known, **reading.states(self._link, missing)} if missing else known
 
-    def _facts_count(self, key: Key, state: FactState) -> int:
+    def _count(self, key: Key, state: S, count: Callable[..., int]) -> int:
+        """Return how many rows there are, at most one more than are scored whole; asked once for each state."""
         known = self._index.counts.get(key, state)
         if known is None:
-            known = reading.count_facts(self._link, key.owner_id, upto=self._index.exact_rows + 1)
+            known = count(upto=self._index.exact_rows + 1)
             if self._own.committed:
                 self._index.counts.put(key, state, known)
         return known
 
     def _turns_count(self, states: Mapping[int, HomeState]) -> int:
-        most = sum(state.turns for state in states.values())
-        if most <= self._index.exact_rows:
-            return most
-        return reading.count_turns(self._link, list(states), upto=self._index.exact_rows + 1)
+        return sum(
+            self._count(Key("episode", home_id), state, partial(reading.count_turns, self._link, home_id))
+            for home_id, state in states.items()
+        )
 
     def _home(self, home_id: int, state: HomeState) -> Snapshot:
         key = Key("episode", home_id)
@@ -172,7 +172,7 @@ class OwnerSearch:
             return pools.make("episode", [], query)
         if found.last_seq > self._index.exact_rows:
             return self._large(large.turns_of([session.home_id], session.id, query.filters), query)
-        state = replace(home, sessions=1, numbers=session.id, turns=found.last_seq, vectors=found.index_revision)
+        state = home.of_session(found.changed)
         key = Key("episode", session.home_id, session.id)
         make = partial(KeptTurns, session.home_id, session.id)
         return pools.make("episode", [self._index.cache.snapshot(key, state, self._link, make, self._own)], query)

@@ -14,14 +14,14 @@ from memory_service.storage.search.kept import Kept, KeptTurns
 from memory_service.storage.statements import Link
 from memory_service.storage.states import HomeState
 
-_STATE = HomeState(0, 1, 1, 1, 0)
+_STATE = HomeState(0, 0, 1, (2, 0, 0))
 _NO_LINK = cast("Link", None)
 
 
 class _OneTurn(KeptTurns):
     """A home pair that has one turn."""
 
-    def _load(self, link: Link) -> None:
+    def _load(self, link: Link, state: HomeState) -> None:
         one = np.ones(1, np.int64)
         rows = Rows(one, one, one, np.zeros(1, np.int8), one, np.full(1, 3, np.int32))
         self.index.append(rows, ["green tea pot"], np.zeros(1, np.int64), np.ones((1, 64), np.float32))
@@ -32,7 +32,7 @@ class _Nothing(KeptTurns):
 
     reads = 0
 
-    def _load(self, link: Link) -> None:
+    def _load(self, link: Link, state: HomeState) -> None:
         _Nothing.reads += 1
 
 
@@ -76,5 +76,5 @@ def test_an_owner_without_rows_takes_no_room_and_is_read_once_for_each_state() -
     assert [len(_search(cache, 1, _Nothing)) for _ in range(3)] == [0, 0, 0]
     assert (cache.nbytes, _Nothing.reads) == (0, 1)
     assert Key("episode", 1) not in cache
-    assert len(_search(cache, 1, _OneTurn, HomeState(0, 1, 1, 2, 0))) == 1
+    assert len(_search(cache, 1, _OneTurn, HomeState(0, 0, 2, (3, 0, 0)))) == 1
     assert Key("episode", 1) in cache
