@@ -85,6 +85,57 @@ def _start(backend: str, size: int, endpoint: int, folder: Path, database: Any) 
         return sorted(taken)[1], resident
 
 
+def _recall(backend: str, size: int, endpoint: int, folder: Path, database: Any) -> tuple[float, float]:
+    """Return the ms of a recall, and of a write with a recall after it, beside many conversations of one agent.
+
+    They are as retention leaves them: without turns.
+    """
+    with ExitStack() as stack:
+        settings = config(stack.enter_context(storage(backend, folder, database)), endpoint)
+        transact(settings, (_conversations(first, min(_EACH, size - first)) for first in range(0, size, _EACH)))
+        server = stack.enter_context(memplane(folder, settings))
+        wire = Wire(server.port, {"X-Memplane-Agent": AGENT.format(number=1)})
+        turns = [{"role": "user", "content": text} for text in some(20, seed=1)]
+        wire.call("POST", "/v1/write", {"session_id": "now", "turns": turns})
+        asked = {"query": turns[7]["content"], "include": ["long_term"]}
+        alone, after_a_write = [], []
+        for number in range(30):
+            began = time.perf_counter()
+            wire.call("POST", "/v1/recall", asked)
+            asked_again = time.perf_counter()
+            turn = {"role": "user", "content": f"{turns[number % 20]['content']} {number}"}
+            wire.call("POST", "/v1/write", {"session_id": "now", "turns": [turn]})
+            wire.call("POST", "/v1/recall", asked)
+            alone.append(asked_again - began)
+            after_a_write.append(time.perf_counter() - asked_again)
+        return 1000 * sorted(alone)[15], 1000 * sorted(after_a_write)[15]
+
+
+def _conversations(first: int, count: int) -> Any:
+    """Return a work that stores conversations of an agent that have no turn any more."""
+
+    def work(tx: Any) -> None:
+        from bench.stores import owner_of
+
+        home, numbers = owner_of(tx, 1), range(first, first + count)
+        tx.link.run_many(
+            "INSERT INTO @owners (id, key, scope, agent, principal, session, workspace)"
+            " VALUES (:id, :session, 'session', :agent, '', :session, '')",
+            [
+                {"id": 1_000_000 + number, "session": f"old-{number}", "agent": AGENT.format(number=1)}
+                for number in numbers
+            ],
+        )
+        tx.link.run_many(
+            "INSERT INTO @sessions (owner_id, home_id, fact_scope, last_seq, window_tokens, window_turns, folded_seq,"
+            " extracted_seq, digest_version, index_revision, created_at, last_write_at)"
+            " VALUES (:owner, :home, 'private', 6, 0, 0, 0, 6, 0, 2, 1, 1)",
+            [{"owner": 1_000_000 + number, "home": home} for number in numbers],
+        )
+
+    return work
+
+
 def _many(size: int) -> Iterator[Any]:
     """Yield works that store facts of many agents: a thousand rows made, the rest copied by the database."""
     yield facts(0, some(min(_EACH, size), seed=1))
@@ -122,8 +173,9 @@ def run(*, quick: bool, largest: int = 1_000_000) -> Section:
     erasing = (300, 1_000) if quick else (1_000, 3_000, 10_000)
     moving = (300, 1_000) if quick else (1_000, 10_000, 100_000)
     starting = (1_000, 10_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
-    erasing, moving, starting = (
-        tuple(size for size in sizes if size <= largest) for sizes in (erasing, moving, starting)
+    recalling = (100, 1_000) if quick else (1_000, 10_000, 100_000)
+    erasing, moving, starting, recalling = (
+        tuple(size for size in sizes if size <= largest) for sizes in (erasing, moving, starting, recalling)
     )
     backends = BACKENDS[:1] if quick else BACKENDS
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
@@ -135,6 +187,7 @@ def run(*, quick: bool, largest: int = 1_000_000) -> Section:
             ("erase", erasing, _erase, ("erased", "purged")),
             ("move", moving, _move, ("export", "import")),
             ("start", starting, _start, ("ready", "MiB")),
+            ("recall", recalling, _recall, ("recall", "write and recall")),
         ):
             for backend in backends:
                 for size in sizes:
@@ -151,20 +204,23 @@ def run(*, quick: bool, largest: int = 1_000_000) -> Section:
         "HTTP, into an empty store. `ready`: from the start of the process until it listens, the median "
         "of three; `MiB` is the "
         "memory that it has resident then; on Postgres "
-        "these facts have no vector index, which takes longer to make than all else here. Wall times.",
+        "these facts have no vector index, which takes longer to make than all else here. `recall` and `write and "
+        "recall`: of an agent that has had so many conversations, whose turns retention has deleted; medians of 30. "
+        "Wall times.",
         tables=[
             Table(
                 title,
-                ("facts", *(f"{name}, {backend}" for name in names for backend in backends)),
+                (counted, *(f"{name}, {backend}" for name in names for backend in backends)),
                 [
                     (f"{size:,}", *(f"{found[name][backend][at][1]:.3g}" for name in names for backend in backends))
                     for at, size in enumerate(sizes)
                 ],
             )
-            for title, sizes, names in (
-                ("Erasing one owner's facts, s", erasing, ("erased", "purged")),
-                ("Moving, s", moving, ("export", "import")),
-                ("Starting: seconds until ready, and MiB", starting, ("ready", "MiB")),
+            for title, counted, sizes, names in (
+                ("Erasing one owner's facts, s", "facts", erasing, ("erased", "purged")),
+                ("Moving, s", "facts", moving, ("export", "import")),
+                ("Starting: seconds until ready, and MiB", "facts", starting, ("ready", "MiB")),
+                ("One agent, ms", "conversations", recalling, ("recall", "write and recall")),
             )
         ],
         plots=[
