@@ -162,7 +162,8 @@ async def test_a_caller_who_hangs_up_amid_the_body_stores_nothing(service: Servi
         sent.append(message)
 
     headers = [(b"content-type", JSON.encode()), (b"authorization", b"Bearer helper-token"), (b"host", b"127.0.0.1")]
-    scope = {"type": "http", "method": "POST", "path": "/v1/write", "headers": headers, "query_string": b""}
+    place = {"path": "/v1/write", "raw_path": b"/v1/write", "query_string": b""}
+    scope = {"type": "http", "method": "POST", "headers": headers, **place}
     await service.app(scope, receive, send)
     assert [message["status"] for message in sent if message["type"] == "http.response.start"] in ([], [400], [422])
     assert await service.agent().texts(tiers=["episode"]) == []
