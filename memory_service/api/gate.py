@@ -101,7 +101,7 @@ class Gate:
     def _refuse(
         self, scope: Scope, headers: dict[bytes, bytes], *, counted: bool
     ) -> tuple[ProblemKind, ASGIApp] | None:
-        head_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        head_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         head_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
         if head_bytes > MAX_HEADER_BYTES:
             return ProblemKind.HEADERS_TOO_LARGE, head_too_large()

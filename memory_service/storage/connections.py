@@ -32,6 +32,7 @@ _QUIET_SECONDS = 0.5
 """How long after a failed connect nobody tries again; recovery is noticed this much later at most."""
 _GIVEN_BACK_SECONDS = 5.0
 """How long is waited for a connection of ours where the server has none left for this role."""
+_LOOK_AGAIN_SECONDS = 0.2
 _KEPT_SECONDS = 1_800
 """Age at which an idle connection is replaced, so that rotated passwords and moved servers are followed."""
 
@@ -84,7 +85,7 @@ class Connections:
             StorageUnavailable: the database does not answer.
             Misconfigured: there is no DSN, or it is not one.
         """
-        deadline = time.monotonic() + _GIVEN_BACK_SECONDS
+        began = time.monotonic()
         while True:
             connection = self._take_idle()
             if connection is not None:
@@ -93,10 +94,11 @@ class Connections:
                 return self._connect_unless_down()
             except _NoneLeft as error:
                 with self._was_given:
-                    waits = bool(self._used) or bool(self._idle)
                     if not self._idle:
-                        waits = waits and self._was_given.wait(deadline - time.monotonic())
-                if not waits or time.monotonic() > deadline:
+                        self._was_given.wait(_LOOK_AGAIN_SECONDS)
+                    has_some = bool(self._used or self._idle)
+                # Without any of ours, others hold them all, or some of ours are just being made.
+                if time.monotonic() - began > (_GIVEN_BACK_SECONDS if has_some else _QUIET_SECONDS):
                     raise unavailable(str(error), retry_after=2) from error
 
     def give(self, connection: Connection) -> None:
