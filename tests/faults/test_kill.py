@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from memory_service.contract.config import EngineName
 from memory_service.contract.sessions import JobKind
 from memory_service.ports.process import Step
 from tests.fakes.model_server import EMBEDDINGS, Status
@@ -53,7 +56,15 @@ def _assert_whole(agent: Agent, session: str, number: int, where: str) -> None:
     assert agent.jobs("dead") == [], where
 
 
-def test_kill_9_of_the_service_at_every_step_loses_nothing_and_does_nothing_twice(world: World) -> None:
+@pytest.mark.parametrize(
+    ("world", "engine"),
+    [("local", EngineName.MEM0), ("local", EngineName.NATIVE), ("external", EngineName.NATIVE)],
+    indirect=["world"],
+)
+def test_kill_9_of_the_service_at_every_step_loses_nothing_and_does_nothing_twice(
+    world: World, engine: EngineName
+) -> None:
+    world.engine = engine
     service = world.service()
     service.start()
     agent = Agent(service)
