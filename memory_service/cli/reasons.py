@@ -90,7 +90,9 @@ OF_OPERATOR: Final[Mapping[str, Advice]] = {
         (_CLAIM,),
     ),
     "VolumeExpansionRefused": Advice(
-        "the storage class does not allow volumes to grow", "use one that does, or go back to the old size", (_CLAIM,)
+        "the storage class does not allow volumes to grow",
+        "set `allowVolumeExpansion` on the class, or move to a new store",
+        (_CLAIM,),
     ),
     "VolumeLargerThanSpec": Advice(
         "an adopted claim is larger than asked for; a claim cannot shrink", "nothing, or set the size to the claim's"

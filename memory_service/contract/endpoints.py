@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 _EXAMPLE = "such as `http://models.internal:8000/v1`"
 _UNSENDABLE = re.compile(r"[\x00-\x20\x7f]")
-_REQUEST = re.compile(r"/(chat/completions|embeddings|models)/*$")
+_REQUEST = re.compile(r"/(chat/completions|embeddings)/*$")
 
 
 def _is_sound(url: str) -> str:

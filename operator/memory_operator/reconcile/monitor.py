@@ -165,7 +165,7 @@ class HealthMonitor(_Rounds):
         """Whether a silence is too young to count."""
         since = state.unreachable_since
         patience = self._context.settings.hysteresis_seconds
-        return since is not None and 0 <= (self._context.now() - since).total_seconds() < patience
+        return since is not None and abs((self._context.now() - since).total_seconds()) < patience
 
     async def look(self, store: ObjectKey) -> float | None:
         """Have a report when one is due, and a touch of the pods else; return when to look again."""

@@ -421,5 +421,5 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         again.append(AUTHORITY_SECONDS)
     if snapshot.health and snapshot.health.unreachable_since:
         remaining = (patience - (now - snapshot.health.unreachable_since)).total_seconds()
-        again.append(remaining + 0.05 if 0 < remaining <= patience.total_seconds() else None)
+        again.append(remaining + 0.05 if 0 < remaining <= 2 * patience.total_seconds() else None)
     return min((seconds for seconds in again if seconds is not None), default=None)
