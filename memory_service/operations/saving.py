@@ -52,7 +52,9 @@ def save_fact(
                 if not _goes_with(old, draft) and _is_filed(tx, old, besides=actor):
                     return tx.facts.add(draft, fact_id=new_id, actor=actor, now=now), "added"
                 draft = _filed_as(draft, old)
-            tx.facts.supersede(fact_id, successor_id=new_id, valid_to=draft.valid_from, actor=actor, now=now)
+            # One that waited in an outbox may have begun before what it ends.
+            valid_to = max(found[fact_id][1].valid_from, draft.valid_from)
+            tx.facts.supersede(fact_id, successor_id=new_id, valid_to=valid_to, actor=actor, now=now)
             if draft.dedupe_key is None:
                 draft = replace(draft, dedupe_key=found[fact_id][1].dedupe_key)
             return tx.facts.add(draft, fact_id=new_id, actor=actor, now=now), "superseded"

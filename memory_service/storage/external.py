@@ -290,12 +290,12 @@ class ExternalStorage:
                 result = attempt.run(partial(self._on_this_server, link, partial(work, tx)))
             except psycopg.Error as error:
                 if is_lost(error, connection):
-                    connection.close()  # one that leads to a server that only reads is as good as lost
                     self._connections.suspect()
                     # A server that only reads has refused the COMMIT; otherwise its answer is what was lost.
                     is_unknown = attempt.is_unknown and not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
                     if is_unknown and attempt.was_stored(self._connections, self._commits, self._stopping):
                         return self._stored(tx, attempt.result)
+                    connection.close()  # one that leads to a server that only reads is as good as lost
                     if was_lost:
                         raise from_postgres(error) from error
                     was_lost = True

@@ -149,7 +149,7 @@ WITH held AS (
     ) AS snapshots (age)
 )
 SELECT u.name, i.relname, array_agg(CAST(u.xid AS TEXT)),
-    bool_or(u.xid < pg_snapshot_xmax(pg_current_snapshot()) AND age(CAST(u.xid AS xid)) <= held.age)
+    bool_or(u.xid < pg_snapshot_xmax(pg_current_snapshot()) AND age(CAST(u.xid AS xid)) BETWEEN 0 AND held.age)
 FROM {unpurged} AS u CROSS JOIN held
 JOIN pg_catalog.pg_class AS c ON c.relname = u.name AND c.relnamespace = to_regnamespace(%s)
 JOIN pg_catalog.pg_index AS x ON x.indrelid = c.oid AND x.indisprimary

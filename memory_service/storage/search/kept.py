@@ -42,7 +42,7 @@ class Kept(Generic[S]):
 
     def bring_up(self, link: Link, state: S) -> None:
         """Read what changed since the kept state; after an error everything is read anew the next time."""
-        known, self.state, self._snapshot = self.state, None, None
+        known, self.state = self.state, None
         if known is None or not self._follow(link, known, state):
             self._load(link, state)
         self.state = state
@@ -86,7 +86,7 @@ class KeptTurns(Kept[HomeState]):
         return other
 
     def _load(self, link: Link, state: HomeState) -> None:
-        self.index = OwnerIndex(of_facts=False)
+        self.index, self._snapshot = OwnerIndex(of_facts=False), None
         changing = self._changed(link, state)
         if self._session is None:
             batch = reading.all_turns(link, self._home)
@@ -99,8 +99,11 @@ class KeptTurns(Kept[HomeState]):
         if not known.leads_to(state):
             return False
         new = [session for session in self._changed(link, known) if session != self._known(session.session_id)]
-        if len(new) > _SESSIONS_FOLLOWED:
+        if not new:
+            return True
+        if len(new) > _SESSIONS_FOLLOWED or any(session.is_before(self._known(session.session_id)) for session in new):
             return False
+        self._snapshot = None
         for session in new:
             old = self._known(session.session_id)
             if session.index_revision != old.index_revision:
@@ -161,10 +164,11 @@ class KeptFacts(Kept[FactState]):
         return other
 
     def _load(self, link: Link, state: FactState) -> None:
-        self.index = OwnerIndex(of_facts=True)
+        self.index, self._snapshot = OwnerIndex(of_facts=True), None
         self._append(link, reading.facts(link, self._owner))
 
     def _follow(self, link: Link, known: FactState, state: FactState) -> bool:
+        self._snapshot = None
         rows = reading.facts(link, self._owner)
         live = np.flatnonzero(self.index.column("is_live"))
         here, there = _matches(self.index.column("row_ids")[live], rows.row_ids)

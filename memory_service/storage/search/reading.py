@@ -35,6 +35,10 @@ class SessionState(NamedTuple):
     index_revision: int
     changed: int
 
+    def is_before(self, other: SessionState) -> bool:
+        """Whether the session has gone back since, as on a server that lost its last transactions."""
+        return self.last_seq < other.last_seq or self.index_revision < other.index_revision
+
 
 _SESSION = "id, last_seq, index_revision, changed"
 """The columns of SessionState."""
