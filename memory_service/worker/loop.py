@@ -182,8 +182,9 @@ class Worker:
         try:
             await self._operations[job.kind](held)
         except LeaseLost:
-            meter.count("jobs", kind=kind, outcome="lost")
             await self._settle(lambda tx: tx.jobs.release(job, tx.now()))
+            # Not before: what keeps the lease may notice meanwhile, and a task that it ends is counted where it ends.
+            meter.count("jobs", kind=kind, outcome="lost")
         except Unavailable as error:
             await self._failed(job, error.reason, error.detail, is_own=False, wait=timedelta(seconds=error.retry_after))
         except UnparseableAnswer as error:
