@@ -303,13 +303,14 @@ def _most(values: Floats, among: NDArray[np.bool_]) -> float:
     return float(np.max(values, where=among, initial=0.0))
 
 
+SCORE_DIGITS = 6
+"""Scores are rounded to this, and compared with a floor as they are rounded."""
 COSINE_OF_ONE = 0.05
 COSINE_PER_TENFOLD = 0.1
 COSINE_CERTAIN = 0.8
 WORDS_BESIDE_MEANING = 0.7
 WORDS_ALONE = 1.3
 OWN_SHARE = 0.4
-SCORE_DIGITS = 6
 """Calibration of the score, for the built-in embedder; docs/decisions/0002-ranking.md has the measurements. Another
 embedder spreads its cosines otherwise: then the floor is to be chosen anew (`longTerm.scoreFloor`)."""
 

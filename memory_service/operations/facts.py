@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -124,7 +123,7 @@ async def supersede_fact(
         tx.facts.supersede(
             fact_id,
             successor_id=(new_id := str(uuid.uuid4())),
-            valid_to=_valid_to(row, draft.valid_from),
+            valid_to=row.ends_for(draft.valid_from),
             actor=caller.subject,
             now=now,
         )
@@ -168,11 +167,6 @@ async def _once(
     )
     services.wake()
     return answer
-
-
-def _valid_to(row: FactRow, valid_from: datetime) -> datetime:
-    """Return where a fact's validity ends: never before it began."""
-    return max(row.valid_from, valid_from)
 
 
 def _readable(tx: Transaction, caller: Caller, fact_id: str) -> FactRow:

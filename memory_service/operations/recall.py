@@ -114,8 +114,11 @@ class _Look:
         session = self._session(tx)
         window = self._window(tx, session)
         digest = self._digest(tx, session)
-        shown = digest_block(digest.summary, digest.created_at) if digest is not None else ""
-        digest_tokens = self.services.counter.count(shown) if shown else 0
+        medium_term = MediumTerm()
+        if digest is not None:
+            block = digest_block(digest.summary, digest.created_at)
+            medium_term = MediumTerm(summary=digest.summary, version=digest.version, block=block)
+        digest_tokens = self.services.counter.count(medium_term.block) if medium_term.block else 0
         degraded = [Degraded(part="short_term", reason="WindowCut")] if window is not None and window.cut else []
         found = self._long_term(tx, session, window) if self.wants_long_term else None
         turns = tuple(shown_answer(shown) for shown in window.turns) if window is not None else ()
@@ -128,9 +131,7 @@ class _Look:
         return RecallResponse(
             outcome=self._outcome(found, bool(turns or digest)),
             long_term=LongTerm(items=found.items, block=found.block) if found else LongTerm(),
-            medium_term=MediumTerm(summary=digest.summary, version=digest.version, block=shown)
-            if digest
-            else MediumTerm(),
+            medium_term=medium_term,
             short_term=ShortTerm(window=turns),
             usage=usage,
             omitted=found.omitted if found else (),

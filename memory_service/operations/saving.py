@@ -40,23 +40,22 @@ def save_fact(
             return tx.facts.add(draft, fact_id=str(uuid.uuid4()), actor=actor, now=now), "added"
         case merging.Replace(fact_id, others):
             for other in others:
-                valid_to = max(found[other][1].valid_from, draft.valid_from)
+                valid_to = found[other][1].ends_for(draft.valid_from)
                 tx.facts.supersede(other, successor_id=fact_id, valid_to=valid_to, actor=actor, now=now)
             return _replace(tx, draft, fact_id, actor=actor, now=now), "replaced"
         case merging.Refuse(fact_id):
             raise _not_ones_own(draft, found[fact_id][1])
         case merging.Supersede(fact_id):
             new_id = str(uuid.uuid4())
+            old = found[fact_id][1]
             if newcomer.by_extraction:
-                old = found[fact_id][1]
                 if not _goes_with(old, draft) and _is_filed(tx, old, besides=actor):
                     return tx.facts.add(draft, fact_id=new_id, actor=actor, now=now), "added"
                 draft = _filed_as(draft, old)
-            # One that waited in an outbox may have begun before what it ends.
-            valid_to = max(found[fact_id][1].valid_from, draft.valid_from)
+            valid_to = old.ends_for(draft.valid_from)
             tx.facts.supersede(fact_id, successor_id=new_id, valid_to=valid_to, actor=actor, now=now)
             if draft.dedupe_key is None:
-                draft = replace(draft, dedupe_key=found[fact_id][1].dedupe_key)
+                draft = replace(draft, dedupe_key=old.dedupe_key)
             return tx.facts.add(draft, fact_id=new_id, actor=actor, now=now), "superseded"
         case merging.Ignore(fact_id, reason):
             row = found[fact_id][1]
@@ -94,7 +93,7 @@ def settle_late(tx: Transaction, row: FactRow, vector: Vector, *, actor: str, no
             case _:
                 return
         if _is_plain(old):
-            valid_to = max(old.valid_from, new.valid_from)
+            valid_to = old.ends_for(new.valid_from)
             tx.facts.supersede(old.id, successor_id=new.id, valid_to=valid_to, actor=actor, now=now)
         if old is row:
             return

@@ -176,6 +176,10 @@ class FactRow:
     updated_at: datetime
     has_vector: bool
 
+    def ends_for(self, valid_from: datetime) -> datetime:
+        """Return where its validity ends for a statement that holds from then on: never before it began."""
+        return max(self.valid_from, valid_from)
+
 
 @dataclass(frozen=True)
 class FactChange:

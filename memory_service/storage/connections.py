@@ -125,19 +125,15 @@ class Connections:
         """
         try:
             self._connected().close()
-        except StorageUnavailable as error:
+        except (StorageUnavailable, Misconfigured) as error:
             if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
                 return  # it answers: that it lets nobody in says nothing of those that are in
             self._failed = time.monotonic(), error.detail
-        except Misconfigured:
-            return
-        else:
-            return
-        self.suspect()
-        with self._lock:
-            made = list(self._made)
-        for connection in made:
-            _cut(connection)
+            self.suspect()
+            with self._lock:
+                made = list(self._made)
+            for connection in made:
+                _cut(connection)
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back."""
@@ -215,8 +211,7 @@ class Connections:
                 if not self._idle:
                     return None
                 connection, born = self._idle.pop()
-                fits = not connection.closed and time.monotonic() - born < _KEPT_SECONDS
-                if fits:
+                if not connection.closed and time.monotonic() - born < _KEPT_SECONDS:
                     self._used[connection] = born
                     return connection
             connection.close()

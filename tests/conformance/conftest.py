@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.postgres import shared_server
+from tests.fakes.postgres import PostgresServer, shared_server
 from tests.fakes.stores import Backends, Store
 
 
@@ -42,3 +42,22 @@ async def store(request: pytest.FixtureRequest, backends: Backends, tmp_path: Pa
         await opened.open()
         yield opened
         await opened.close()
+
+
+@pytest.fixture(params=["local", "external"])
+async def target(request: pytest.FixtureRequest, backends: Backends, tmp_path: Path) -> AsyncIterator[Store]:
+    """A second, empty store, of another key."""
+    async with backends.another(request.param, tmp_path / "target") as config:
+        opened = Store(config)
+        await opened.open()
+        yield opened
+        await opened.close()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[PostgresServer]:
+    """A server that a test may kill."""
+    server = PostgresServer(tmp_path / "server", durable=True)
+    server.start()
+    yield server
+    server.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -48,15 +48,6 @@ async def replicas(external: Store) -> AsyncIterator[list[Store]]:
     yield [external, *others]
     for other in others:
         await other.close()
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[PostgresServer]:
-    """A server that a test may kill."""
-    server = PostgresServer(tmp_path / "server", durable=True)
-    server.start()
-    yield server
-    server.stop()
 
 
 def append(tx: Transaction, text: str, session: str = "s1") -> int:

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import psycopg
-import pytest
 from psycopg.conninfo import make_conninfo
 
 from memory_service.contract.config import StorageConfig, StorageType
-from memory_service.contract.scopes import Scope
 from memory_service.ports.records import ItemFilters, SearchQuery
 from memory_service.ports.storage import Transaction
 from memory_service.storage.commits import Attempt
 from memory_service.storage.connections import Connections
 from memory_service.storage.external import ExternalStorage
 from memory_service.storage.postgres_tables import vectors_schema
+from tests.conformance.test_external_only import append
 from tests.fakes.identity_world import eventually
 from tests.fakes.postgres import PostgresServer, fresh_database
-from tests.fakes.stores import SCHEMA, Store, external_config, pair_of, session_of, turn
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[PostgresServer]:
-    """A server of one's own."""
-    made = PostgresServer(tmp_path / "server", durable=True)
-    made.start()
-    yield made
-    made.stop()
-
-
-def append(tx: Transaction, text: str) -> int:
-    row = tx.sessions.ensure(session_of("s1"), Scope.PRIVATE, tx.now())
-    return tx.turns.append(row, [turn(text)], tx.now())[0]
+from tests.fakes.stores import SCHEMA, Store, external_config, pair_of
 
 
 async def found(store: Store) -> list[str]:
@@ -52,18 +36,18 @@ async def found(store: Store) -> list[str]:
 
 
 async def test_after_a_failover_that_lost_the_last_writes_memory_is_what_the_new_server_has(
-    server: PostgresServer, tmp_path: Path
+    own_server: PostgresServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "dsn"
-    file.write_text(server.dsn)
+    file.write_text(own_server.dsn)
     store = Store(StorageConfig(type=StorageType.EXTERNAL, dsn_file=str(file), schema_name=SCHEMA))
     await store.open()
     await store.storage.transact(partial(append, text="kept"))
-    other = server.copy(tmp_path / "other", follows=False)
+    other = own_server.copy(tmp_path / "other", follows=False)
     try:
         await store.storage.transact(partial(append, text="lost"))
         assert await found(store) == ["kept", "lost"]
-        server.kill()
+        own_server.kill()
         file.write_text(other.dsn)
         await store.storage.transact(partial(append, text="new"))
         assert await found(store) == ["kept", "new"]
@@ -73,11 +57,11 @@ async def test_after_a_failover_that_lost_the_last_writes_memory_is_what_the_new
 
 
 async def test_a_lost_commit_is_not_settled_by_a_standby_that_has_not_heard_of_it(
-    server: PostgresServer, tmp_path: Path
+    own_server: PostgresServer, tmp_path: Path
 ) -> None:
-    store = Store(external_config(server.dsn))
+    store = Store(external_config(own_server.dsn))
     await store.open()
-    standby = server.copy(tmp_path / "standby", follows=True)
+    standby = own_server.copy(tmp_path / "standby", follows=True)
     try:
         with psycopg.connect(standby.dsn, autocommit=True) as admin:
             admin.execute("SELECT pg_wal_replay_pause()")
@@ -110,12 +94,12 @@ def _write_a_principal(connection: psycopg.Connection[tuple[object, ...]]) -> No
     connection.execute(f"INSERT INTO {SCHEMA}.principals (hash, display) VALUES ('h', 'd')")
 
 
-async def test_a_role_that_gets_fewer_connections_than_the_pool_waits_for_its_own(server: PostgresServer) -> None:
-    with psycopg.connect(server.dsn, autocommit=True) as admin:
+async def test_a_role_that_gets_fewer_connections_than_the_pool_waits_for_its_own(own_server: PostgresServer) -> None:
+    with psycopg.connect(own_server.dsn, autocommit=True) as admin:
         admin.execute("CREATE ROLE few LOGIN SUPERUSER")
-    store = Store(external_config(make_conninfo(server.dsn, user="few"), pool_size=8))
+    store = Store(external_config(make_conninfo(own_server.dsn, user="few"), pool_size=8))
     await store.open()
-    with psycopg.connect(server.dsn, autocommit=True) as admin:
+    with psycopg.connect(own_server.dsn, autocommit=True) as admin:
         admin.execute("ALTER ROLE few NOSUPERUSER CONNECTION LIMIT 3")
         admin.execute("GRANT pg_read_all_data, pg_write_all_data TO few")
     try:
@@ -128,19 +112,19 @@ async def test_a_role_that_gets_fewer_connections_than_the_pool_waits_for_its_ow
         await store.close()
 
 
-async def test_pgvector_is_never_made_inside_of_a_store(server: PostgresServer) -> None:
-    with psycopg.connect(server.dsn, autocommit=True) as admin:
+async def test_pgvector_is_never_made_inside_of_a_store(own_server: PostgresServer) -> None:
+    with psycopg.connect(own_server.dsn, autocommit=True) as admin:
         admin.execute("CREATE ROLE memplane LOGIN SUPERUSER")
         admin.execute("CREATE SCHEMA memplane AUTHORIZATION memplane")
-    store = Store(external_config(make_conninfo(server.dsn, user="memplane"), schema="memplane"))
+    store = Store(external_config(make_conninfo(own_server.dsn, user="memplane"), schema="memplane"))
     await store.open()
     await store.close()
-    with psycopg.connect(server.dsn) as admin:
+    with psycopg.connect(own_server.dsn) as admin:
         assert vectors_schema(admin) == "public"
 
 
-async def test_several_stores_begin_on_one_fresh_database_at_once(server: PostgresServer) -> None:
-    with fresh_database(server.dsn) as dsn:
+async def test_several_stores_begin_on_one_fresh_database_at_once(own_server: PostgresServer) -> None:
+    with fresh_database(own_server.dsn) as dsn:
         stores = [Store(external_config(dsn, schema=f"store_{number}", pool_size=2)) for number in range(4)]
         await asyncio.gather(*(store.open() for store in stores))
         for store in stores:

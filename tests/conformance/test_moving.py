@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,22 +20,12 @@ from memory_service.errors import InvalidRequest
 from memory_service.ports.records import DigestRow, FactChange, FactRow, FactSource, ItemFilters, TurnRow
 from memory_service.ports.storage import Transaction
 from memory_service.storage.transaction import RowTransaction
-from tests.fakes.stores import AGENT, BOB, OTHER_AGENT, Backends, Store, fact, pair_of, session_of, turn, uid, vector
+from tests.fakes.stores import AGENT, BOB, OTHER_AGENT, Store, fact, pair_of, session_of, turn, uid, vector
 
 PRINCIPAL = Principal("https://issuer", "alice")
 ALICE = PRINCIPAL.hash
 SHARED = Owner(Scope.SHARED)
 Line = Mapping[str, Any]
-
-
-@pytest.fixture(params=["local", "external"])
-async def target(request: pytest.FixtureRequest, backends: Backends, tmp_path: Path) -> AsyncIterator[Store]:
-    """A second, empty store."""
-    async with backends.another(request.param, tmp_path / "target") as config:
-        opened = Store(config)
-        await opened.open()
-        yield opened
-        await opened.close()
 
 
 def populate(tx: Transaction) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,20 +14,16 @@ from memory_service.ports.records import DigestRow, FactChange, FactRow, FactSou
 from memory_service.ports.storage import Transaction
 from tests.conformance import test_moving
 from tests.conformance.test_moving import Line, restore
-from tests.fakes.stores import AGENT, Backends, Store, fact, pair_of, session_of, turn
+from tests.fakes.stores import AGENT, Store, fact, pair_of, session_of, turn
 
 MINE, THEIRS = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
 
 
-@pytest.fixture(params=["local", "external"])
-async def target(request: pytest.FixtureRequest, backends: Backends, tmp_path: Path) -> AsyncIterator[Store]:
+@pytest.fixture
+def target(target: Store) -> Store:
     """A second store, in which a minute has gone by."""
-    async with backends.another(request.param, tmp_path / "target") as config:
-        opened = Store(config)
-        await opened.open()
-        opened.clock.advance(timedelta(minutes=1))
-        yield opened
-        await opened.close()
+    target.clock.advance(timedelta(minutes=1))
+    return target
 
 
 async def export(store: Store, limit: int = 3) -> list[Line]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,16 +39,6 @@ ERASURES = [
     SessionErasure(AGENT, ALICE, "s1"),
     PairErasure(AGENT, ALICE),
 ]
-
-
-@pytest.fixture(params=["local", "external"])
-async def target(request: pytest.FixtureRequest, backends: Backends, tmp_path: Path) -> AsyncIterator[Store]:
-    """A second store, of another key."""
-    async with backends.another(request.param, tmp_path / "target") as config:
-        opened = Store(config)
-        await opened.open()
-        yield opened
-        await opened.close()
 
 
 def live(tx: Transaction) -> None:

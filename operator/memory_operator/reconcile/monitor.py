@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from memory_operator import names
 from memory_operator.cluster import kinds
@@ -146,7 +146,10 @@ class HealthMonitor(_Rounds):
     def _interval(self, store: ObjectKey, state: HealthState) -> float:
         settings, ledger = self._context.settings, self._context.ledger
         if state.unreachable_since is not None:
-            return _DOUBT_SECONDS if self._is_in_doubt(state) else settings.unready_health_seconds
+            patience = timedelta(seconds=settings.hysteresis_seconds)
+            return (
+                _DOUBT_SECONDS if state.is_in_doubt(self._context.now(), patience) else settings.unready_health_seconds
+            )
         revision = ledger.revision(store)
         is_behind = any(report.ready and report.bindings_revision != revision for report in state.reports)
         if is_behind and ledger.is_awaited(store):
@@ -160,12 +163,6 @@ class HealthMonitor(_Rounds):
         are_well = state.reports and all(report.ready for report in state.reports) and not state.failures
         seconds = settings.health_seconds if is_ready and are_well else settings.unready_health_seconds
         return seconds * (0.9 + 0.2 * random.random())
-
-    def _is_in_doubt(self, state: HealthState) -> bool:
-        """Whether a silence is too young to count."""
-        since = state.unreachable_since
-        patience = self._context.settings.hysteresis_seconds
-        return since is not None and abs((self._context.now() - since).total_seconds()) < patience
 
     async def look(self, store: ObjectKey) -> float | None:
         """Have a report when one is due, and a touch of the pods else; return when to look again."""

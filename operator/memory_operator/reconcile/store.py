@@ -419,7 +419,7 @@ async def reconcile_store(context: Context, key: ObjectKey) -> float | None:
         again.append(context.settings.refused_seconds)
     if store.spec.tls and store.spec.tls.ca_config_map_ref:
         again.append(AUTHORITY_SECONDS)
-    if snapshot.health and snapshot.health.unreachable_since:
-        remaining = (patience - (now - snapshot.health.unreachable_since)).total_seconds()
-        again.append(remaining + 0.05 if 0 < remaining <= 2 * patience.total_seconds() else None)
+    health = snapshot.health
+    if health and health.unreachable_since and health.is_in_doubt(now, patience):
+        again.append((patience - (now - health.unreachable_since)).total_seconds() + 0.05)
     return min((seconds for seconds in again if seconds is not None), default=None)

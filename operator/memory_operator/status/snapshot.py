@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from memory_operator.crd.conditions import Reason
 from memory_operator.errors import Problem
@@ -100,6 +100,14 @@ class HealthState:
     def considered(self) -> tuple[HealthReport, ...]:
         """The replicas that speak for the store: those that are ready, else all."""
         return tuple(report for report in self.reports if report.ready) or self.reports
+
+    def is_in_doubt(self, now: datetime, patience: timedelta) -> bool:
+        """Whether a silence is too young to count: it began within this time, on whichever side of now.
+
+        A poll that fails while a store is looked at lies after the look's own time; a silence that is far ahead was
+        noted before the clock was set back.
+        """
+        return self.unreachable_since is not None and abs(now - self.unreachable_since) < patience
 
 
 @dataclass(frozen=True)

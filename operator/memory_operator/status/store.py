@@ -248,9 +248,7 @@ def _serving(
         kept = conditions.kept(previous, kind)
         return kept if kept and kept.status else Condition(kind, None, Reason.HEALTH_UNKNOWN, message)
     if not health.reports and health.unreachable_since is not None:
-        # Of the other side of now where a poll failed meanwhile; far of it where the clock was set back.
-        is_young = abs(now - health.unreachable_since) < patience
-        if is_young and (kept := conditions.kept(previous, kind)):
+        if health.is_in_doubt(now, patience) and (kept := conditions.kept(previous, kind)):
             return kept
         why = health.failures[0] if health.failures else "no address"
         return Condition(kind, None, Reason.HEALTH_UNREACHABLE, f"Ready pods do not give a health report: {why}.")

@@ -6,10 +6,9 @@ from datetime import timedelta
 
 from memory_operator.cluster import kinds
 from memory_operator.crd.base import ObjectKey
-from memory_operator.reconcile.monitor import HealthMonitor
 from memory_operator.reconcile.rollouts import Rollouts, UnderWay
-from tests.unit.memory_operator.test_io import Reader, run
-from tests.unit.memory_operator.world import START, World, report
+from tests.unit.memory_operator.test_io import Reader, run, watched
+from tests.unit.memory_operator.world import START, World
 
 BACK = timedelta(hours=6)
 CA = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca", "namespace": "a"}}
@@ -17,13 +16,7 @@ CA = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "ca", "names
 
 async def test_a_store_that_was_just_lost_is_said_to_be_away() -> None:
     world, reader = World(), Reader()
-    store = await world.ready_store()
-    agent = world.agent()
-    await world.settle()
-    reader.answers = {"one": report(world.context.ledger.revision(store) or "")}
-    monitor = HealthMonitor(world.context, reader, lambda _: ["one"], world.clock.monotonic)
-    monitor.watch(store, 0.1)
-    await run(world, monitor, 30, lambda: world.of_agent(agent, "Ready") == ("True", "Bound"))
+    store, agent, monitor = await watched(world, reader)
     reader.answers = {}
     await run(world, monitor, 20, lambda: world.context.health[store].unreachable_since is not None)
     world.clock.set_back = BACK

@@ -287,8 +287,8 @@ async def test_pods_that_stay_ready_and_cannot_be_reached_degrade_within_fifteen
     assert await run(world, monitor, 30, lambda: is_degraded(("False", "MemoryHealthy"))) <= 15
 
 
-async def test_one_poll_that_fails_changes_nothing() -> None:
-    world, reader = World(), Reader()
+async def watched(world: World, reader: Reader) -> tuple[ObjectKey, ObjectKey, HealthMonitor]:
+    """Return a store that serves, its agent, which is bound, and who watches it."""
     store = await world.ready_store()
     agent = world.agent()
     await world.settle()
@@ -296,6 +296,12 @@ async def test_one_poll_that_fails_changes_nothing() -> None:
     monitor = HealthMonitor(world.context, reader, lambda key: ["one"], world.clock.monotonic)
     monitor.watch(store, 0.1)
     await run(world, monitor, 30, lambda: world.of_agent(agent, "Ready") == ("True", "Bound"))
+    return store, agent, monitor
+
+
+async def test_one_poll_that_fails_changes_nothing() -> None:
+    world, reader = World(), Reader()
+    store, _, monitor = await watched(world, reader)
     await run(world, monitor, 2, lambda: False)
     before, reports, reader.answers = len(world.cluster.writes), reader.answers, {}
     await run(world, monitor, 10, lambda: world.context.health[store].unreachable_since is not None)
