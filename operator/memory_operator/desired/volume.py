@@ -40,3 +40,10 @@ def claim(store: MemoryStore, existing: ExistingClaim | None, *, may_grow: bool 
         is_owned=store.local.persistent_volume_claim_retention_policy is RetentionPolicy.DELETE,
         spec=spec,
     )
+
+
+def without_growth(manifest: Manifest, size: str) -> Manifest | None:
+    """Return a claim that is to grow as it would be applied at the size that it has; None for one that is not to."""
+    if not is_larger(manifest["spec"]["resources"]["requests"]["storage"], size):
+        return None
+    return {**manifest, "spec": {**manifest["spec"], "resources": {"requests": {"storage": canonical(size)}}}}

@@ -15,9 +15,10 @@ from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd import conditions
 from memory_operator.crd.base import Identity, JsonObject, ObjectKey
 from memory_operator.crd.conditions import ConditionType, Reason
-from memory_operator.crd.quantity import is_larger
 from memory_operator.desired.metadata import Manifest
+from memory_operator.desired.ownership import desired_digest
 from memory_operator.desired.plan import ChildKey, plan
+from memory_operator.desired.volume import without_growth
 from memory_operator.errors import Invalid, MemoryOperatorError, Refused
 from memory_operator.reconcile.accounts import claimed_elsewhere
 from memory_operator.reconcile.context import Context
@@ -43,13 +44,6 @@ def _is_ours(owner: Identity, live: Mapping[str, Any]) -> bool:
     if labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY and labels.get(label) == owner.name:
         return True
     return any(entry.get("manager") == names.FIELD_MANAGER for entry in meta.get("managedFields") or ())
-
-
-def _asks_for_more(manifest: Manifest, there: Child) -> bool:
-    """Whether this is a claim that is to grow."""
-    return there.claim is not None and is_larger(
-        manifest["spec"]["resources"]["requests"]["storage"], there.claim.requested
-    )
 
 
 def _problem(key: ChildKey, error: Refused, *, is_expansion: bool = False) -> ApplyProblem:
@@ -119,8 +113,7 @@ async def sync_children(
             await apply(context, manifests[key], desired[key])
         except Refused as error:
             note_refused(context, own_key, key, error)
-            is_expansion = key in children and _asks_for_more(manifests[key], children[key])
-            problems.append(_problem(key, error, is_expansion=is_expansion))
+            problems.append(await _refused(context, key, manifests[key], children.get(key), error))
     for kind_name, name in todo.delete:
         if kind_name == kinds.SERVICE_ACCOUNT.name and claimed_elsewhere(context, owner.key, name):
             continue
@@ -129,6 +122,26 @@ async def sync_children(
         context.metrics.writes.labels(kind_name, "delete").inc()
         context.cache.remove(kind, child.key, child.uid)
     return tuple(problems)
+
+
+async def _refused(
+    context: Context, key: ChildKey, manifest: Manifest, there: Child | None, error: Refused
+) -> ApplyProblem:
+    """Return what of an object is refused. Of a claim that may not grow all else is applied.
+
+    What becomes of the memory with its store must not wait for a volume that never grows.
+    """
+    claim = there.claim if there is not None else None
+    rest = without_growth(manifest, claim.requested) if claim is not None else None
+    if there is None or rest is None:
+        return _problem(key, error)
+    digest = desired_digest(rest)
+    try:
+        if digest not in (there.observed.digest, there.observed.accepted_digest):
+            await apply(context, rest, digest)
+    except Refused as other:
+        return _problem(key, other)
+    return _problem(key, error, is_expansion=True)
 
 
 async def _resume(context: Context, workload: Child) -> None:

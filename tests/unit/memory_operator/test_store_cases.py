@@ -363,36 +363,63 @@ async def test_a_growing_claim_is_shown(world: World) -> None:
     assert world.of_store(store, "StorageReady") == ("True", "VolumeResizing")
 
 
-async def test_a_provisioner_that_refuses_to_grow_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await world.ready_store()
-    apply = world.cluster.apply
+def _never_grows(world: World, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have the cluster refuse every claim that is larger than it was; return what is applied of claims."""
+    apply, applied = world.cluster.apply, []
 
     async def refuse(kind: Any, manifest: Any) -> Any:
         if kind == kinds.CLAIM:
-            raise Forbidden("the storage class does not allow expansion")
+            applied.append(manifest["spec"]["resources"]["requests"]["storage"])
+            if applied[-1] != "5Gi":
+                raise Forbidden("the storage class does not allow expansion")
         return await apply(kind, manifest)
 
     monkeypatch.setattr(world.cluster, "apply", refuse)
+    return applied
+
+
+async def test_a_provisioner_that_refuses_to_grow_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await world.ready_store()
+    applied = _never_grows(world, monkeypatch)
     world.store(storage={"type": "local", "local": {"persistentVolume": {"size": "6Gi"}}})
     await world.settle()
     assert world.of_store(store, "StorageReady") == ("False", "VolumeExpansionRefused")
     assert world.of_store(store, "Stalled") == ("True", "VolumeExpansionRefused")
     assert world.of_store(store, "Ready") == ("True", "Available")
+    assert set(applied) == {"6Gi"}, "nothing else of the claim has changed"
 
 
+@pytest.mark.parametrize(("first", "then"), [("Delete", "Retain"), ("Retain", "Delete")])
+async def test_what_becomes_of_a_claim_does_not_wait_for_a_growth_that_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
+    store = await world.ready_store(**_local(persistentVolumeClaimRetentionPolicy=first))
+    applied = _never_grows(world, monkeypatch)
+    world.store(**_local(persistentVolumeClaimRetentionPolicy=then, persistentVolume={"size": "6Gi"}))
+    await world.settle()
+    assert _volume_claim(world)["retentionPolicy"] == then
+    assert world.of_store(store, "Stalled") == ("True", "VolumeExpansionRefused")
+    await world.settle(2 * world.settings.refused_seconds)
+    assert (applied.count("6Gi") > 1, applied.count("5Gi")) == (True, 1), "the rest is applied once"
+    world.cluster.remove(kinds.MEMORY_STORE, "a", "notes")
+    world.cluster.collect_garbage()
+    assert (world.find(kinds.CLAIM, CLAIM.name) is not None) == (then == "Retain")
+
+
+@pytest.mark.parametrize("size", [{}, {"size": "6Gi"}])
 async def test_an_owner_that_a_claim_may_not_be_given_is_no_refused_expansion(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, size: dict[str, str]
 ) -> None:
     store = await world.ready_store(**_local(persistentVolumeClaimRetentionPolicy="Delete"))
     apply = world.cluster.apply
 
     async def refuse(kind: Any, manifest: Any) -> Any:
-        if kind == kinds.CLAIM:
+        if kind == kinds.CLAIM and "ownerReferences" in world.get(kinds.CLAIM, CLAIM.name)["metadata"]:
             raise Forbidden("cannot set an ownerRef on a resource you can't delete")
         return await apply(kind, manifest)
 
     monkeypatch.setattr(world.cluster, "apply", refuse)
-    world.store(**_local(persistentVolumeClaimRetentionPolicy="Retain"))
+    world.store(**_local(persistentVolumeClaimRetentionPolicy="Retain", persistentVolume=size))
     await world.settle()
     assert world.of_store(store, "Stalled") == ("True", "ApplyFailed")
     assert _volume_claim(world)["retentionPolicy"] == "Delete"
