@@ -1,4 +1,4 @@
-"""How fast and how often: a token bucket for requests and a backoff with jitter for retries."""
+"""How fast, how often and how long: a token bucket for requests, a backoff with jitter, and what is still young."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+def is_young(age_seconds: float, limit_seconds: float) -> bool:
+    """Whether something is less than so many seconds old.
+
+    What lies in the future is not: a clock was set back, or another program's is ahead, and how old it is nobody knows.
+    """
+    return 0 <= age_seconds < limit_seconds
 
 
 class TokenBucket:

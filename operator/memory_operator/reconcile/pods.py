@@ -8,6 +8,7 @@ from datetime import datetime
 from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.errors import Refused
+from memory_operator.pacing import is_young
 from memory_operator.reconcile.context import Context
 from memory_operator.status.pods import trouble
 from memory_operator.status.snapshot import DeploymentState
@@ -30,8 +31,7 @@ async def pod_trouble(
         context.pods.pop(owner, None)
         return "", None
     waited = (now - state.stuck_since).total_seconds() if state.stuck_since else _PATIENCE_SECONDS
-    # By the clock of another program, which may be ahead of ours.
-    if 0 <= waited < _PATIENCE_SECONDS:
+    if is_young(waited, _PATIENCE_SECONDS):
         return "", _PATIENCE_SECONDS - waited
     if state.is_paused:
         return "The Deployment is paused.", None
@@ -39,7 +39,7 @@ async def pod_trouble(
         return state.refused, None
     known = context.pods.get(owner)
     age = (now - known[0]).total_seconds() if known else _AGAIN_SECONDS
-    if known is not None and 0 <= age < _AGAIN_SECONDS:
+    if known is not None and is_young(age, _AGAIN_SECONDS):
         return known[1], _AGAIN_SECONDS - age
     labels = ",".join(f"{name}={value}" for name, value in sorted(selector.items()))
     try:

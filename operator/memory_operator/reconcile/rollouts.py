@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from memory_operator.crd.base import ObjectKey
 from memory_operator.desired.workload import PROGRESS_DEADLINE_SECONDS
+from memory_operator.pacing import is_young
 
-_PATIENCE: Final = timedelta(seconds=PROGRESS_DEADLINE_SECONDS)
+_PATIENCE_SECONDS: Final = float(PROGRESS_DEADLINE_SECONDS)
 """How long a place lasts without a word of the Deployment controller: pods that a quota refuses may never come."""
 
 
@@ -70,8 +71,8 @@ class Rollouts:
     def _busy(self, under_way: UnderWay, now: datetime) -> set[ObjectKey]:
         for store in under_way.unfinished:
             self._places.setdefault(store, now)
-        held = (store for store, since in self._places.items() if timedelta() <= now - since < _PATIENCE)
-        return {*under_way.rolling, *held}
+        ages = {store: (now - since).total_seconds() for store, since in self._places.items()}
+        return {*under_way.rolling, *(store for store, age in ages.items() if is_young(age, _PATIENCE_SECONDS))}
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -13,6 +13,7 @@ from typing import Final
 from memory_operator.cluster.client import Cluster, Listing
 from memory_operator.cluster.kinds import Kind
 from memory_operator.crd.base import JsonObject
+from memory_operator.pacing import is_young
 
 FRESH_SECONDS: Final = 5.0
 """How long an answer counts at most."""
@@ -35,7 +36,7 @@ class Strangers:
         key = (kind, namespace)
         async with self._locks.setdefault(key, asyncio.Lock()):
             known = self._known.get(key)
-            if known is None or not 0 <= now - known[0] < FRESH_SECONDS or _is_older(known[1], at_least):
+            if known is None or not is_young(now - known[0], FRESH_SECONDS) or _is_older(known[1], at_least):
                 known = (now, await cluster.list_unmanaged(kind, namespace))
                 self.forget(now)
                 self._known[key] = known
@@ -45,7 +46,7 @@ class Strangers:
 
     def forget(self, now: float) -> None:
         """Forget the answers that do not count any more."""
-        for key in [key for key, known in self._known.items() if not 0 <= now - known[0] < FRESH_SECONDS]:
+        for key in [key for key, known in self._known.items() if not is_young(now - known[0], FRESH_SECONDS)]:
             del self._known[key]
         for key in [key for key, lock in self._locks.items() if key not in self._known and not lock.locked()]:
             del self._locks[key]

@@ -10,6 +10,7 @@ from memory_operator.cluster import kinds
 from memory_operator.cluster.keys import ReconcileKey
 from memory_operator.crd.base import ObjectKey
 from memory_operator.crd.memory_store import MemoryStore, MemoryStoreSpec
+from memory_operator.pacing import is_young
 from memory_operator.reconcile.context import Context, Source
 
 AUTHORITY_SECONDS = 60.0
@@ -55,7 +56,7 @@ async def authority(context: Context, store: MemoryStore) -> str | None:
         return known_authority(context, store)
     now = context.now().timestamp()
     known = context.authorities.get(source)
-    if known is not None and 0 <= now - known[0] < AUTHORITY_SECONDS - 1:
+    if known is not None and is_young(now - known[0], AUTHORITY_SECONDS - 1):
         return known[1]
     config_map, key = source
     live = await context.cluster.get(kinds.CONFIG_MAP, config_map.namespace, config_map.name)

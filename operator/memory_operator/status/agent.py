@@ -13,6 +13,7 @@ from memory_operator.crd.agent_memory import AgentMemory
 from memory_operator.crd.base import Identity
 from memory_operator.crd.conditions import Condition, ConditionType, Reason
 from memory_operator.errors import Problem
+from memory_operator.pacing import is_young
 from memory_operator.status.invalid import invalid_status
 from memory_operator.status.snapshot import AgentSnapshot, StoreView
 
@@ -83,8 +84,7 @@ def _degraded(
     changed_at = _changed_at(snapshot.store)
     if old is not None and is_flip and is_state_of_store and changed_at is not None:
         age = now - changed_at
-        # A change of the future was written by a leader whose clock is ahead: how old it is nobody can tell.
-        if timedelta(0) <= age < hysteresis:
+        if is_young(age.total_seconds(), hysteresis.total_seconds()):
             kept = Condition(kind, old["status"] == "True", old["reason"], old.get("message", ""))
             return kept, hysteresis - age
     store = snapshot.store
