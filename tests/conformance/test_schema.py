@@ -50,12 +50,12 @@ def test_both_dialects_have_the_same_migrations() -> None:
 
 
 async def test_the_tables_of_a_store_are_those_of_its_migrations(store: Store) -> None:
-    names = await store.storage.read(_columns)
+    names = await store.storage.read(columns_of)
     expected = {name: set(columns) for name, columns in _tables("sqlite").items()}
     assert {name: names.get(name) for name in expected} == expected
 
 
-def _columns(tx: object) -> dict[str, set[str]]:
+def columns_of(tx: object) -> dict[str, set[str]]:
     assert isinstance(tx, RowTransaction)
     found: dict[str, set[str]] = {}
     for table, column in tx.link.rows(

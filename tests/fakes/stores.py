@@ -117,6 +117,20 @@ class Backends:
         finally:
             await asyncio.to_thread(database.__exit__, None, None, None)
 
+    @asynccontextmanager
+    async def unmade(self, kind: str, folder: Path) -> AsyncIterator[StorageConfig]:
+        """Yield a configuration of a store that nobody has made yet: its first migration is still to come."""
+        if kind == "local":
+            async with self.local(folder) as config:
+                yield config
+            return
+        database = fresh_database(self._dsn)
+        dsn = await asyncio.to_thread(database.__enter__)
+        try:
+            yield external_config(dsn)
+        finally:
+            await asyncio.to_thread(database.__exit__, None, None, None)
+
     def close(self) -> None:
         """Drop the database."""
         self._stack.close()

@@ -35,3 +35,9 @@ CREATE TRIGGER facts_words_change AFTER UPDATE OF terms ON facts BEGIN
     SELECT new.row_id, new.owner_id || ':' || replace(new.terms, ' ', ' ' || new.owner_id || ':')
     WHERE new.terms <> '';
 END;
+
+-- What is there already comes to stand in the index too: a trigger that takes out what was never in it breaks it.
+INSERT INTO turns_words (rowid, words)
+SELECT id, owner_id || ':' || replace(terms, ' ', ' ' || owner_id || ':') FROM turns WHERE terms <> '';
+INSERT INTO facts_words (rowid, words)
+SELECT row_id, owner_id || ':' || replace(terms, ' ', ' ' || owner_id || ':') FROM facts WHERE terms <> '';
