@@ -22,12 +22,12 @@ from memory_service.contract.health import Counters, HealthReport, Part, PartHea
 from memory_service.contract.sessions import JobState
 from memory_service.engines import open_engine
 from memory_service.errors import Conflict, Misconfigured, ModelUnavailable, StorageUnavailable, Unavailable
-from memory_service.identity.build import make_authenticator
+from memory_service.identity.build import cluster_mark, make_authenticator
 from memory_service.observability.metered import MeteredChat
 from memory_service.observability.metrics import PrometheusMeter
 from memory_service.observability.process import NoSteps, SystemClock
 from memory_service.operations.services import Services
-from memory_service.ports.models import Clock
+from memory_service.ports.models import Clock, Embedder
 from memory_service.ports.process import Steps
 from memory_service.ports.storage import Storage
 from memory_service.providers import ProviderState, open_chat, open_counter, open_embedder
@@ -291,13 +291,7 @@ class Runtime:
             )
         if self._waiting.reason is Reason.SECRET_MISSING:
             self._wait_for(Reason.STARTING, _OPENING)
-        storage: Storage = open_storage(
-            storage_config,
-            embedding_model=self._embedder.model,
-            dimension=self._embedder.dimension,
-            clock=self.clock,
-            creates=self._creates,
-        )
+        storage = _storage(self.config, self._embedder, self.clock, creates=self._creates)
         self._storage_to_be = storage
         try:
             await asyncio.gather(storage.migrate(), asyncio.to_thread(self._counter.warm), self._warm_embedder())
@@ -349,6 +343,17 @@ class Runtime:
         return PartHealth(ok=True, reason=Reason.OK, since=now)
 
 
+def _storage(config: ServiceConfig, embedder: Embedder, clock: Clock, *, creates: bool) -> Storage:
+    return open_storage(
+        config.storage,
+        embedding_model=embedder.model,
+        dimension=embedder.dimension,
+        clock=clock,
+        creates=creates,
+        cluster=cluster_mark(config),
+    )
+
+
 def _has_dsn(dsn: str | None, dsn_file: str | None) -> bool:
     if dsn:
         return True
@@ -369,7 +374,7 @@ async def migrate(config: ServiceConfig) -> None:
     counter = open_counter()
     clock = SystemClock()
     embedder = open_embedder(config.models.embedding, counter, clock)
-    storage = open_storage(config.storage, embedding_model=embedder.model, dimension=embedder.dimension, clock=clock)
+    storage = _storage(config, embedder, clock, creates=True)
     try:
         await storage.migrate()
     finally:

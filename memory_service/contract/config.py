@@ -38,7 +38,9 @@ class StorageConfig(FileModel):
     schema_name: str = Field(default="memplane", pattern=r"^[a-z_][a-z0-9_]{0,50}$", alias="schema")
     store_uid: str = Field(default="", max_length=64, description="Whose schema it is; checked against its `meta`.")
     store_name: str = Field(
-        default="", max_length=400, description="The store's namespace and name; finds schemas of its predecessors."
+        default="",
+        max_length=400,
+        description="Its namespace and name; finds what its predecessors in this cluster left.",
     )
     pool_size: Annotated[int, Field(ge=1, le=100)] = 8
 

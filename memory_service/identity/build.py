@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from memory_service.contract.config import AuthMode, ServiceConfig
 from memory_service.errors import Misconfigured
@@ -56,6 +58,18 @@ def make_authenticator(
 
             settings = cluster_settings(config, os.environ if environment is None else environment, pod_folder)
             return ClusterAuthenticator(settings, now=now, monotonic=monotonic)
+
+
+def cluster_mark(config: ServiceConfig, *, pod_folder: str = POD_FOLDER) -> str:
+    """Return what the cluster of this pod alone has, a hash of its CA; empty outside of one.
+
+    A renewed CA is another mark: what was marked before is known to nobody then, and never somebody else's.
+    """
+    try:
+        authority = Path(config.identity.kube_ca_file or Path(pod_folder, "ca.crt")).read_bytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(authority.strip()).hexdigest()[:32]
 
 
 def http_rules(config: ServiceConfig) -> HttpRules:

@@ -85,7 +85,7 @@ class Storage(Protocol):
         """Count everything."""
 
     async def schemas_left_behind(self) -> Sequence[str]:
-        """Name schemas in this database that are another store's of the same name."""
+        """Name schemas in this database that nobody has opened since an earlier store of the same name and cluster."""
 
     async def close(self) -> None:
         """Finish what runs, close connections and give the folder's lock back; repeating it does nothing.

@@ -18,18 +18,26 @@ from memory_service.storage.migration import Identity
 
 
 def open_storage(
-    config: StorageConfig, *, embedding_model: str, dimension: int, clock: Clock, creates: bool = True
+    config: StorageConfig,
+    *,
+    embedding_model: str,
+    dimension: int,
+    clock: Clock,
+    creates: bool = True,
+    cluster: str = "",
 ) -> Storage:
     """Return the configured backend; nothing is opened before `migrate`, which makes a store where there is none.
 
-    With `creates` false it refuses instead, as Misconfigured, and leaves nothing behind.
+    With `creates` false it refuses instead, as Misconfigured, and leaves nothing behind. `cluster` is a mark that no
+    other cluster has: of two clusters' stores of one name neither is the other's.
 
     Raises:
         Misconfigured: no data folder or DSN can be named.
     """
     from memory_service.storage.search import SearchIndex, local_search
 
-    identity = Identity(embedding_model, dimension, config.store_uid, config.store_name)
+    store_name = f"{cluster}/{config.store_name}" if cluster and config.store_name else ""
+    identity = Identity(embedding_model, dimension, config.store_uid, store_name)
     if config.type is StorageType.LOCAL:
         from memory_service.storage.local import LocalStorage
 

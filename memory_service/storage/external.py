@@ -180,7 +180,7 @@ class ExternalStorage:
         return await self.read(count)
 
     async def schemas_left_behind(self) -> Sequence[str]:
-        """Name schemas in this database that an earlier store of the same name left."""
+        """Name schemas in this database that nobody has opened since an earlier store of the same name and cluster."""
         if not self._identity.store_name:
             return ()
         return await self.outside(self._left_behind)

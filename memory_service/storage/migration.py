@@ -61,6 +61,7 @@ class Identity:
     dimension: int
     store_uid: str = ""
     store_name: str = ""
+    """Its cluster's mark, namespace and name; empty where one is not known. A schema has that of who opened it last."""
 
 
 @cache
@@ -106,7 +107,7 @@ def bring_up_to_date(tables: Tables, steps: Sequence[Migration], identity: Ident
         "dimension": str(identity.dimension),
         "hmac_key": meta.get("hmac_key") or secrets.token_hex(32),
         "store_uid": meta.get("store_uid") or identity.store_uid,
-        "store_name": identity.store_name or meta.get("store_name", ""),
+        "store_name": identity.store_name,
         "schema_version": meta.get("schema_version", "0"),
         "min_reader_version": meta.get("min_reader_version", "1"),
     }

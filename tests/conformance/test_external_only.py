@@ -400,17 +400,28 @@ async def test_two_stores_in_one_database_see_nothing_of_each_other(external: St
     await other.close()
 
 
-async def test_a_schema_that_an_earlier_store_of_the_same_name_left_is_named(external: Store) -> None:
-    stores = []
-    for schema, name in (("store_1", "team/memory"), ("store_2", "team/other"), ("store_3", "team/memory")):
-        config = external_config(str(external.config.dsn), schema=schema)
-        stores.append(Store(config.model_copy(update={"store_name": name})))
-        await stores[-1].open()
-    assert await stores[2].storage.schemas_left_behind() == ["store_1"]
-    for store in stores:
-        await store.close()
+async def test_a_schema_that_an_earlier_store_of_the_same_name_and_cluster_left_is_named(external: Store) -> None:
+    def store(number: int, name: str = "team/memory", cluster: str = "here") -> Store:
+        config = external_config(str(external.config.dsn), schema=f"store_{number}")
+        return Store(config.model_copy(update={"store_name": name}), cluster=cluster)
+
+    stores = [store(1), store(2, "team/other"), store(3, cluster="there"), store(4)]
+    for one in stores:
+        await one.open()
+    last = stores[3].storage
+    assert await last.schemas_left_behind() == ["store_1"]
+    assert await stores[2].storage.schemas_left_behind() == [], "another cluster's store has left nothing here"
+    for adopting in (store(1, cluster="there"), store(1), store(1, cluster=""), store(1), store(1, "")):
+        await adopting.open()
+        is_own = adopting.cluster == "here" and adopting.config.store_name
+        assert await last.schemas_left_behind() == (["store_1"] if is_own else []), "it is of whoever opened it last"
+        if not is_own:
+            assert "store_4" not in await adopting.storage.schemas_left_behind()
+        await adopting.close()
+    for one in stores:
+        await one.close()
     with psycopg.connect(str(external.config.dsn)) as connection:
-        for number in (1, 2, 3):
+        for number in range(1, len(stores) + 1):
             connection.execute(f"DROP SCHEMA store_{number} CASCADE")
 
 

@@ -61,11 +61,18 @@ class Store:
     clock: MovableClock = field(default_factory=MovableClock)
     model: str = MODEL
     dimension: int = DIMENSION
+    cluster: str = ""
     storage: Storage = field(init=False)
 
     async def open(self) -> None:
         """Open the store and bring its schema up to date."""
-        self.storage = open_storage(self.config, embedding_model=self.model, dimension=self.dimension, clock=self.clock)
+        self.storage = open_storage(
+            self.config,
+            embedding_model=self.model,
+            dimension=self.dimension,
+            clock=self.clock,
+            cluster=self.cluster,
+        )
         await self.storage.migrate()
 
     async def reopen(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from memory_service.bootstrap import migrate
 from memory_service.contract.config import ServiceConfig
 from memory_service.contract.health import Part, PartHealth, Reason
 from memory_service.errors import Misconfigured, StorageUnavailable
@@ -64,6 +65,26 @@ async def test_two_stores_on_one_database_see_nothing_of_each_other(
         with pytest.raises(Misconfigured, match="store_a"):
             async with Service(stranger, clock, models).running():
                 raise AssertionError("a stranger's schema was opened")
+
+
+async def test_a_store_of_the_same_name_in_another_cluster_is_not_called_left_behind(
+    postgres_dsn: str, models: ModelServer, clock: MovableClock, tmp_path: Path
+) -> None:
+    def store(schema: str, dsn: str, authority: str) -> ServiceConfig:
+        (tmp_path / authority).write_text(authority)
+        static = static_identity(tokens_file(tmp_path))
+        return ServiceConfig(
+            storage=on_postgres(dsn, schema=schema).model_copy(update={"store_name": "team/memory"}),
+            models=models_config(models.url, chat=False),
+            identity=static.model_copy(update={"kube_ca_file": str(tmp_path / authority)}),
+        )
+
+    with fresh_database(postgres_dsn) as dsn:
+        for authority, expected in (("here", ["store_1"]), ("there", [])):
+            await migrate(store("store_1", dsn, authority))
+            async with Service(store("store_2", dsn, "here"), clock, models).running() as service:
+                report = await service.admin().get("/v1/health/report")
+                assert report["schemas_left_behind"] == expected
 
 
 async def test_a_report_asks_seldom_for_what_an_earlier_store_left_and_never_of_a_database_that_is_away(

@@ -17,7 +17,7 @@ from memory_service.contract.config import (
     UsersConfig,
 )
 from memory_service.errors import Misconfigured
-from memory_service.identity.build import make_authenticator
+from memory_service.identity.build import cluster_mark, make_authenticator
 from memory_service.identity.cluster import ClusterAuthenticator
 from memory_service.identity.cluster_settings import cluster_settings
 from memory_service.identity.local import LocalAuthenticator
@@ -60,6 +60,18 @@ def test_a_pod_finds_its_cluster_by_itself(pod_folder: str) -> None:
     assert settings.kube_ca_file == f"{pod_folder}/ca.crt"
     assert (settings.bindings_namespace, settings.bindings_prefix) == ("shop", "store-bindings")
     assert settings.jwks is None
+
+
+def test_a_cluster_is_told_by_its_ca_and_none_outside_of_one(pod_folder: str, tmp_path: Path) -> None:
+    (tmp_path / "other.crt").write_text("another ca")
+    (tmp_path / "same.crt").write_text("ca\n")
+
+    def mark(auth: AuthMode = AuthMode.NONE, folder: str = pod_folder, **identity: Any) -> str:
+        return cluster_mark(config(auth, **identity), pod_folder=folder)
+
+    assert len({mark(), mark(AuthMode.CLUSTER), mark(kube_ca_file=f"{tmp_path}/same.crt")}) == 1
+    assert mark() != mark(kube_ca_file=f"{tmp_path}/other.crt") != ""
+    assert mark(folder=f"{tmp_path}/none") == mark(kube_ca_file=f"{tmp_path}/none.crt") == ""
 
 
 def test_an_address_of_the_newer_kind_is_put_in_brackets(pod_folder: str) -> None:
