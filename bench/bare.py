@@ -148,6 +148,7 @@ def postgres_app(dsn: str) -> FastAPI:
 async def _serve(app: FastAPI) -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
+    listener.listen()  # before it is said: whoever reads the line may connect at once
     settings = uvicorn.Config(
         app, lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False
     )

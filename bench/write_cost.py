@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.corpus import sentences
 from bench.machine import Seen, Started, Wire, children, cpu_seconds, in_turns, memory_folder, memplane, ratio, started
 from bench.report import Section, Table, Target
-from bench.stores import config, postgres, storage
+from bench.stores import BACKENDS, config, postgres, storage
 
 LIMIT = 2.0
 GROWTH_LIMIT = 1.2
@@ -59,7 +59,7 @@ def _beside_bare(quick: bool) -> tuple[dict[str, Seen], dict[str, Seen]]:
         server = stack.enter_context(postgres(folder))
         texts = sentences(1)
         arms: dict[str, Callable[[], float]] = {}
-        for backend in ("local", "external"):
+        for backend in BACKENDS:
             place = folder / backend
             section = stack.enter_context(storage(backend, place, server))
             ours = stack.enter_context(memplane(place, config(section, None), worker=False))
@@ -92,17 +92,17 @@ def _beside_bare(quick: bool) -> tuple[dict[str, Seen], dict[str, Seen]]:
     }
 
 
-def _by_window(quick: bool) -> dict[int, Seen]:
+def _by_window(quick: bool, backend: str) -> dict[int, Seen]:
     writes, rounds = (60, 3) if quick else (150, 7)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory_folder())))
+        database = stack.enter_context(postgres(folder)) if backend == "external" else None
         texts = sentences(2)
         arms: dict[str, Callable[[], float]] = {}
         for window in WINDOWS:
             place = folder / str(window)
-            settings = config(
-                {"dataDir": str(place / "data")}, None, shortTerm={"tokenBudget": window, "hardEventCap": 100_000}
-            )
+            section = stack.enter_context(storage(backend, place, database))
+            settings = config(section, None, shortTerm={"tokenBudget": window, "hardEventCap": 100_000})
             server = stack.enter_context(memplane(place, settings, worker=False))
             _fill(server, "s1", window)
             arms[str(window)] = _writing(server, session="s1", texts=texts, writes=writes)
@@ -113,20 +113,24 @@ def _by_window(quick: bool) -> dict[int, Seen]:
 def run(*, quick: bool) -> Section:
     """Measure both."""
     seen, ratios = _beside_bare(quick)
-    windows = _by_window(quick)
-    growth = {window: ratio(found, windows[WINDOWS[0]]) for window, found in windows.items()}
+    windows = {backend: _by_window(quick, backend) for backend in BACKENDS}
+    growth = {
+        backend: {window: ratio(found, of[WINDOWS[0]]) for window, found in of.items()}
+        for backend, of in windows.items()
+    }
     targets = [
         Target.at_most(f"CPU of one write, {name}, of a bare route's", LIMIT, found.median, unit="×")
         for name, found in ratios.items()
     ]
-    targets.append(
+    targets += [
         Target.at_most(
-            "CPU of one write at a window of 128k tokens, of that at 4k",
+            f"CPU of one write at a window of 128k tokens, {backend}, of that at 4k",
             GROWTH_LIMIT,
-            growth[WINDOWS[-1]].median,
+            growth[backend][WINDOWS[-1]].median,
             unit="×",
         )
-    )
+        for backend in BACKENDS
+    ]
     return Section(
         "One durable write",
         "A turn of fifteen words or so is written over one connection. The bare route (`bench/bare.py`) is FastAPI "
@@ -151,19 +155,22 @@ def run(*, quick: bool) -> Section:
                     for name, found in seen.items()
                 ],
             ),
-            Table(
-                "CPU of one write in ms, by the tokens in the window (local)",
-                ("window", "least", "median", "ratio, least", "ratio, median"),
-                [
-                    (
-                        f"{window:,}",
-                        f"{found.least:.2f}",
-                        f"{found.median:.2f}",
-                        f"{growth[window].least:.2f}",
-                        f"{growth[window].median:.2f}",
-                    )
-                    for window, found in windows.items()
-                ],
+            *(
+                Table(
+                    f"CPU of one write in ms, {backend}, by the tokens in the window",
+                    ("window", "least", "median", "ratio, least", "ratio, median"),
+                    [
+                        (
+                            f"{window:,}",
+                            f"{found.least:.2f}",
+                            f"{found.median:.2f}",
+                            f"{growth[backend][window].least:.2f}",
+                            f"{growth[backend][window].median:.2f}",
+                        )
+                        for window, found in of.items()
+                    ],
+                )
+                for backend, of in windows.items()
             ),
         ],
     )
