@@ -92,7 +92,7 @@ SETTING_MEANINGS = {
     "server.host": "Address to listen on.",
     "server.port": "Port; 0 picks a free one and prints it.",
     "server.tls": "`certFile` and `keyFile`; both are read again when they change.",
-    "server.maxInFlight": "Requests at once; more are answered 503 before they are read.",
+    "server.maxInFlight": "Requests at once; more are answered 503 unread. A quarter is for those that change nothing.",
     "server.graceSeconds": "Time to finish after SIGTERM.",
     "worker.mode": "`inline`: jobs run in the serving process. `separate`: by `memplane work`, on Postgres only.",
     "worker.concurrency": "Other jobs that run at once in one process: vectors and upkeep.",

@@ -29,6 +29,14 @@ _TOO_LARGE = f"one body may have {MAX_BODY_BYTES} bytes; send the turns in sever
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+_READING_PATHS = frozenset({"/v1/recall", "/v1/list"})
+"""What is asked for with a POST, and changes nothing."""
+_KEPT_FOR_READS = 0.25
+"""The part of all places that requests which change something never take: what keeps writes waiting, as a database
+that does not confirm them, is no reason to forget.
+"""
+
 _ARRIVED = "memplane.arrived"
 
 
@@ -62,7 +70,10 @@ class Gate:
         self._rules = rules
         self._max_in_flight = max_in_flight
         self._meter = meter
+        self._max_changing = max_in_flight - int(max_in_flight * _KEPT_FOR_READS)
         self._in_flight = 0
+        self._changing = 0
+        """Those of them that change something."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -75,10 +86,12 @@ class Gate:
         token = request_id.set(current)
         answer = _Answer(send, current)
         counted = scope["path"] not in self._rules.health_paths
+        changes = counted and scope["method"] not in _READS and scope["path"] not in _READING_PATHS
         started = scope[_ARRIVED] = time.perf_counter()
         self._in_flight += counted
+        self._changing += changes
         try:
-            refused = self._refuse(scope, headers, counted=counted)
+            refused = self._refuse(scope, headers, counted=counted, changes=changes)
             if refused is not None:
                 reason, response = refused
                 self._meter.count("requests_refused", reason=reason.value)
@@ -92,6 +105,7 @@ class Gate:
                 await problem(ProblemKind.INTERNAL, detail)(scope, receive, answer)
         finally:
             self._in_flight -= counted
+            self._changing -= changes
             request_id.reset(token)
             if counted:
                 route = _route(scope)
@@ -99,7 +113,7 @@ class Gate:
                 self._meter.observe("request_seconds", time.perf_counter() - started, route=route)
 
     def _refuse(
-        self, scope: Scope, headers: dict[bytes, bytes], *, counted: bool
+        self, scope: Scope, headers: dict[bytes, bytes], *, counted: bool, changes: bool
     ) -> tuple[ProblemKind, ASGIApp] | None:
         head_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         head_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
@@ -107,6 +121,12 @@ class Gate:
             return ProblemKind.HEADERS_TOO_LARGE, head_too_large()
         if counted and self._in_flight > self._max_in_flight:
             detail = f"{self._max_in_flight} requests are being served already; send it again in a moment"
+            return ProblemKind.OVERLOADED, problem(ProblemKind.OVERLOADED, detail, retry_after=1)
+        if changes and self._changing > self._max_changing:
+            detail = (
+                f"{self._max_changing} requests that change something are being served already; send it again in a"
+                " moment"
+            )
             return ProblemKind.OVERLOADED, problem(ProblemKind.OVERLOADED, detail, retry_after=1)
         length = headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > MAX_BODY_BYTES:

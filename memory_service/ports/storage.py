@@ -56,7 +56,7 @@ class Storage(Protocol):
         Whatever it raises rolls everything back.
 
         Raises:
-            StorageUnavailable: nothing was stored.
+            StorageUnavailable: nothing was stored; or the database does not say so in time, which `detail` tells.
         """
 
     async def read(self, work: Callable[[Transaction], T]) -> T:

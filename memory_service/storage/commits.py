@@ -19,6 +19,7 @@ from memory_service.errors import MemoryServiceError
 from memory_service.storage.connections import Connections
 from memory_service.storage.errors import unavailable
 from memory_service.storage.postgres_link import PostgresLink
+from memory_service.storage.threads import Writing
 
 T = TypeVar("T")
 
@@ -37,8 +38,9 @@ _LOOK_AGAIN_SECONDS = 0.1
 class Attempt(Generic[T]):
     """One run of a write. After an error, `is_unknown` says that COMMIT was sent and not answered."""
 
-    def __init__(self, link: PostgresLink) -> None:
+    def __init__(self, link: PostgresLink, writing: Writing) -> None:
         self._link = link
+        self._writing = writing
         self._token = str(uuid.uuid4())
         self._was_sent = False
         self._result: list[T] = []
@@ -58,7 +60,11 @@ class Attempt(Generic[T]):
         self._link.begin(_BEGIN)
         self._result = [work()]
         self._was_sent = True
-        self._link.commit(self._token)
+        self._writing.commit_sent = time.monotonic()
+        try:
+            self._link.commit(self._token)
+        finally:
+            self._writing.commit_sent = None  # one that is lost is settled, which takes its own time
         self._was_sent = False
         return self.result
 

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from weakref import WeakSet
 
@@ -33,6 +33,10 @@ _QUIET_SECONDS = 0.5
 _GIVEN_BACK_SECONDS = 5.0
 """How long is waited for a connection of ours where the server has none left for this role."""
 _LOOK_AGAIN_SECONDS = 0.2
+_SILENCES = 3
+"""How often in a row the server must leave a new connection unanswered before long work loses its own, too: one that
+has too much to do lets somebody wait for longer than that now and then.
+"""
 _KEPT_SECONDS = 1_800
 """Age at which an idle connection is replaced, so that rotated passwords and moved servers are followed."""
 
@@ -73,6 +77,9 @@ class Connections:
         self._used: dict[Connection, float] = {}
         """Those that somebody has, with when they were made."""
         self._made: WeakSet[Connection] = WeakSet()
+        self._long: WeakSet[Connection] = WeakSet()
+        """Those whose work begins at the start when it is cut short, and that nobody waits for."""
+        self._silences = 0
         self._failed: tuple[float, str] | None = None
         """When the last connect failed, and why, until one succeeds."""
         self._trying = threading.Lock()
@@ -129,16 +136,28 @@ class Connections:
             if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
                 return  # it answers: that it lets nobody in says nothing of those that are in
             self._failed = time.monotonic(), error.detail
+            self._silences += 1
             self.suspect()
-            with self._lock:
-                made = list(self._made)
-            for connection in made:
-                _cut(connection)
+            self.cut(spared=self._long if self._silences < _SILENCES else ())
+
+    def cut(self, *, spared: Collection[Connection] = ()) -> None:
+        """End all connections, those too that others wait on: they see that the server has gone."""
+        with self._lock:
+            made = [connection for connection in self._made if connection not in spared]
+        for connection in made:
+            _cut(connection)
 
     def close(self) -> None:
         """Close what is idle; what is in use is closed when it is given back."""
         self._closed = True
         self.suspect()
+
+    def connect_for_long(self) -> Connection:
+        """Return a new connection for long work; see `connect`."""
+        connection = self.connect()
+        with self._lock:
+            self._long.add(connection)
+        return connection
 
     def connect(self) -> Connection:
         """Return a new connection, in autocommit mode: transactions are begun and ended by hand.
@@ -178,6 +197,7 @@ class Connections:
             ) from error
         except psycopg.Error as error:
             raise from_connecting(error) from error
+        self._silences = 0
         with self._lock:
             self._made.add(connection)
         return connection
@@ -222,7 +242,7 @@ class _NoneLeft(Exception):
 
 
 def _cut(connection: Connection) -> None:
-    """End a connection that another thread waits on: it sees that the server has gone."""
+    """End a connection that another thread may wait on."""
     if connection.closed:
         return
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as own:

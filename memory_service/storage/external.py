@@ -11,9 +11,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
@@ -34,6 +33,7 @@ from memory_service.storage.postgres_link import PostgresLink, register_vectors
 from memory_service.storage.postgres_tables import PostgresTables, vectors_schema
 from memory_service.storage.search import SearchIndex
 from memory_service.storage.statements import Statements
+from memory_service.storage.threads import Threads, Watch, Writing
 from memory_service.storage.transaction import RowTransaction
 
 T = TypeVar("T")
@@ -46,8 +46,8 @@ _RUNS = 3
 MIGRATE_AGAIN_SECONDS = (0.1, 0.3, 1.0, 2.0)
 """How long a migration that lost to traffic rests before it begins again."""
 _HEALTH_SECONDS = 2.0
-_SILENT_SECONDS = 3.0
-"""How long work waits for the server before it is asked whether it is there at all."""
+_END_SECONDS = 5.0
+"""How long work that runs is waited for as the store is closed, before its connections end."""
 _MAY_NOT_REWRITE = (
     "the role of the DSN may not write tables of the schema {!r} anew, so no erasure is ever purged; let it own"
     " them, or from Postgres 17 on GRANT MAINTAIN ON ALL TABLES IN SCHEMA"
@@ -75,11 +75,11 @@ class ExternalStorage:
         self._statements = Statements(postgres=True, schema=self.schema)
         self._commits = f'"{self.schema}".commits'
         self._connections = Connections(config, self._prepare)
-        threads = max(2, config.pool_size)
-        self._readers = ThreadPoolExecutor(threads // 2, thread_name_prefix="memplane-read")
-        self._writers = ThreadPoolExecutor(threads - threads // 2, thread_name_prefix="memplane-write")
-        self._urgent = ThreadPoolExecutor(1, thread_name_prefix="memplane-urgent")
-        self._apart = ThreadPoolExecutor(1, thread_name_prefix="memplane-apart")
+        threads, watch = max(2, config.pool_size), Watch(self._connections.end_unless_answered)
+        self._readers = Threads(threads // 2, "read", watch)
+        self._writers = Threads(threads - threads // 2, "write", watch)
+        self._urgent = Threads(1, "urgent", watch)
+        self._apart = Threads(1, "apart", watch)
         self._meta: Mapping[str, str] = {}
         self._refusal: Misconfigured | None = None
         self._warning = ""
@@ -87,7 +87,6 @@ class ExternalStorage:
         self._since = clock.now()
         self._opening = asyncio.Lock()
         self._stopping = threading.Event()
-        self._asking: asyncio.Task[None] | None = None
         self._server_started = 0
 
     async def migrate(self) -> None:
@@ -113,17 +112,17 @@ class ExternalStorage:
     async def transact(self, work: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Run `work` in one transaction and commit it durably before returning; `urgent` work has its own thread."""
         self._require_open()
-        return await self._watched((self._urgent if urgent else self._writers).submit(self._transact, work))
+        return await (self._urgent if urgent else self._writers).write(partial(self._transact, work))
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` over one consistent snapshot."""
         self._require_open()
-        return await self._watched(self._readers.submit(self._read, work))
+        return await self._readers.run(partial(self._read, work))
 
     async def outside(self, work: Callable[[Connection], T]) -> T:
         """Run `work` with an autocommit connection of its own, outside of any transaction, such as VACUUM."""
         self._require_open()
-        return await self._watched(self._apart.submit(self._outside, work))
+        return await self._apart.run(partial(self._outside, self._connections.connect_for_long, work))
 
     async def health(self) -> Mapping[str, PartHealth]:
         """Return the parts `storage` and `schema`, from a real query with a timeout; never raises."""
@@ -183,33 +182,23 @@ class ExternalStorage:
         """Name schemas in this database that nobody has opened since an earlier store of the same name and cluster."""
         if not self._identity.store_name:
             return ()
-        return await self.outside(self._left_behind)
+        self._require_open()
+        look = partial(self._outside, self._connections.connect, self._left_behind)
+        return await self._readers.run(look)  # beside a purge, which may take long
 
     async def close(self) -> None:
         """Finish what runs and close connections."""
         async with self._opening:
             self._stopping.set()
-            for executor in (self._writers, self._urgent, self._readers, self._apart):
-                await asyncio.to_thread(executor.shutdown)
+            threads = (self._writers, self._urgent, self._readers, self._apart)
+            ending = asyncio.gather(*(asyncio.to_thread(one.shutdown) for one in threads))
+            await asyncio.wait({ending}, timeout=_END_SECONDS)
+            if not ending.done():
+                self._connections.cut()
+            await ending
             self._connections.close()
             self.searches.close()
             self._move_to(Reason.STARTING)
-
-    async def _watched(self, doing: Future[T]) -> T:
-        """Return what a thread comes to. Its connection ends if the server does not even answer meanwhile."""
-        watching = asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._look_after, doing)
-        try:
-            return await asyncio.wrap_future(doing)
-        finally:
-            if doing.done():  # else its caller has gone, and the thread has not
-                watching.cancel()
-
-    def _look_after(self, doing: Future[Any]) -> None:
-        if doing.done():
-            return
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(asyncio.to_thread(self._connections.end_unless_answered))
-        asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._look_after, doing)
 
     @property
     def _is_open(self) -> bool:
@@ -223,11 +212,11 @@ class ExternalStorage:
         """Migrate; where traffic of older replicas was first (a deadlock undid everything), do it again."""
         for pause in MIGRATE_AGAIN_SECONDS:
             try:
-                return await self._watched(self._writers.submit(self._migrate))
+                return await self._writers.run(self._migrate)
             except LostRace:
                 await asyncio.sleep(pause)
         try:
-            return await self._watched(self._writers.submit(self._migrate))
+            return await self._writers.run(self._migrate)
         except LostRace as error:
             detail = "older replicas' writes were first while the schema was to change; it is tried again"
             raise errors.unavailable(detail, reason=Reason.MIGRATING) from error
@@ -279,13 +268,13 @@ class ExternalStorage:
             hmac_key=bytes.fromhex(self._meta["hmac_key"]),
         )
 
-    def _transact(self, work: Callable[[Transaction], T]) -> T:
+    def _transact(self, work: Callable[[Transaction], T], writing: Writing) -> T:
         was_lost = False
         for run in range(1, _RUNS + 1):
             connection = self._take()
             link = self._link(connection)
             tx = RowTransaction(link, self.searches, writes=True)
-            attempt: Attempt[T] = Attempt(link)
+            attempt: Attempt[T] = Attempt(link, writing)
             try:
                 result = attempt.run(partial(self._on_this_server, link, partial(work, tx)))
             except psycopg.Error as error:
@@ -366,9 +355,9 @@ class ExternalStorage:
         except Misconfigured as error:
             raise _without_dsn(error) from error
 
-    def _outside(self, work: Callable[[Connection], T]) -> T:
+    def _outside(self, connect: Callable[[], Connection], work: Callable[[Connection], T]) -> T:
         try:
-            with self._connections.connect() as connection:
+            with connect() as connection:
                 return work(connection)
         except Misconfigured as error:
             raise _without_dsn(error) from error

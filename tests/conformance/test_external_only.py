@@ -425,6 +425,20 @@ async def test_a_schema_that_an_earlier_store_of_the_same_name_and_cluster_left_
             connection.execute(f"DROP SCHEMA store_{number} CASCADE")
 
 
+async def test_a_look_for_schemas_that_were_left_waits_for_no_purge(external: Store) -> None:
+    store = Store(external.config.model_copy(update={"store_name": "team/memory"}), cluster="here")
+    await store.open()
+    storage = store.storage
+    assert isinstance(storage, ExternalStorage)
+    may_end = threading.Event()
+    purging = asyncio.ensure_future(storage.outside(lambda _connection: may_end.wait(60)))
+    await asyncio.sleep(0)  # it has the thread for long work
+    assert await asyncio.wait_for(storage.schemas_left_behind(), 30) == []
+    may_end.set()
+    assert await purging
+    await store.close()
+
+
 async def test_replicas_that_start_together_make_the_schema_once(external: Store) -> None:
     stores = [Store(external_config(str(external.config.dsn), schema="fresh")) for _ in range(3)]
     await asyncio.gather(*(store.open() for store in stores))

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from pathlib import Path
 
 import psycopg
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from memory_service.contract.config import StorageConfig, StorageType
+from memory_service.contract.health import Part
+from memory_service.errors import StorageUnavailable
 from memory_service.ports.records import ItemFilters, SearchQuery
 from memory_service.ports.storage import Transaction
+from memory_service.storage import connections, external, threads
 from memory_service.storage.commits import Attempt
 from memory_service.storage.connections import Connections
 from memory_service.storage.external import ExternalStorage
 from memory_service.storage.postgres_tables import vectors_schema
+from memory_service.storage.threads import Writing
 from tests.conformance.test_external_only import append
 from tests.fakes.identity_world import eventually
 from tests.fakes.postgres import PostgresServer, fresh_database
-from tests.fakes.stores import SCHEMA, Store, external_config, pair_of
+from tests.fakes.stores import SCHEMA, Backends, Store, external_config, pair_of
 
 
 async def found(store: Store) -> list[str]:
@@ -85,7 +91,7 @@ def _committed(store: Store) -> Attempt[None]:
     assert isinstance(storage, ExternalStorage)
     with storage._connections.connect() as connection:
         link = storage._link(connection)
-        attempt: Attempt[None] = Attempt(link)
+        attempt: Attempt[None] = Attempt(link, Writing())
         attempt.run(lambda: _write_a_principal(link.connection))
         return attempt
 
@@ -130,3 +136,124 @@ async def test_several_stores_begin_on_one_fresh_database_at_once(own_server: Po
         for store in stores:
             await store.storage.transact(partial(append, text="hello"))
             await store.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look after what waits for the server often, and give it little time."""
+    monkeypatch.setattr(threads, "_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(threads, "_CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(external, "_END_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 2)  # the least that the driver takes
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_writes_that_no_standby_confirms_are_told_so_and_keep_no_read_and_no_end_waiting(
+    own_server: PostgresServer,
+) -> None:
+    store = Store(external_config(own_server.dsn, pool_size=4))
+    await store.open()
+    await store.storage.transact(partial(append, text="before"))
+    own_server.wait_for_standby("nobody")
+    writes = [store.storage.transact(partial(append, text=f"{n}", session=f"s{n}")) for n in range(6)]
+    lease = store.storage.transact(partial(append, text="urgent", session="u"), urgent=True)
+    told = [str(one) for one in await asyncio.gather(*writes, lease, return_exceptions=True)]
+    assert [("may be stored or not" in one, "nothing was stored" in one) for one in told] == (
+        2 * [(True, False)] + 4 * [(False, True)] + [(True, False)]
+    ), "two threads wait for the standby, and one for what is urgent"
+    with pytest.raises(StorageUnavailable, match="nothing was stored"):
+        await store.storage.transact(partial(append, text="late", session="s9"))
+    assert await found(store) == ["before"]
+    assert (await store.storage.health())[Part.STORAGE].ok
+    await store.close()
+    own_server.wait_for_standby("")
+    await store.open()
+
+    async def all_there() -> bool:
+        return await found(store) == ["0", "1", "before", "urgent"]
+
+    await eventually(all_there)
+    await store.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_write_that_a_standby_confirms_late_is_there_and_writes_go_on(own_server: PostgresServer) -> None:
+    store = Store(external_config(own_server.dsn, pool_size=2))
+    await store.open()
+    own_server.wait_for_standby("nobody")
+    with pytest.raises(StorageUnavailable, match="may be stored or not"):
+        await store.storage.transact(partial(append, text="late"))
+    own_server.wait_for_standby("")
+
+    async def goes_on() -> bool:
+        try:
+            await store.storage.transact(partial(append, text="next"))
+        except StorageUnavailable:
+            return False
+        return True
+
+    await eventually(goes_on)
+    assert await found(store) == ["late", "next"]
+    await store.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_write_that_gets_no_thread_in_time_never_begins(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "_BEGIN_SECONDS", 0.3)
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(tx: Transaction) -> int:
+        began.set()
+        assert may_end.wait(60)
+        return append(tx, "first")
+
+    async with backends.external(tmp_path) as config:
+        store = Store(config.model_copy(update={"pool_size": 2}))
+        await store.open()
+        first = asyncio.ensure_future(store.storage.transact(slow))
+        await asyncio.to_thread(began.wait)
+        with pytest.raises(StorageUnavailable, match="nothing was stored"):
+            await store.storage.transact(partial(append, text="second"))
+        may_end.set()
+        assert await first == 1
+        assert await found(store) == ["first"]
+        await store.close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_purge_outlives_a_server_that_lets_nobody_in_for_a_while_and_not_one_that_is_gone(
+    own_server: PostgresServer,
+) -> None:
+    store = Store(external_config(own_server.dsn))
+    await store.open()
+    storage = store.storage
+    assert isinstance(storage, ExternalStorage)
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def long(connection: psycopg.Connection[tuple[object, ...]], seconds: float) -> bool:
+        loop.call_soon_threadsafe(begun.set)
+        connection.execute("SELECT pg_sleep(%s)", (seconds,))
+        return True
+
+    async def is_noticed() -> bool:
+        return storage._connections._failed is not None
+
+    try:
+        purging = asyncio.ensure_future(storage.outside(partial(long, seconds=4)))
+        await begun.wait()
+        own_server.freeze_entrance()
+        await eventually(is_noticed)
+        own_server.thaw()
+        assert await purging
+        begun.clear()
+        purging = asyncio.ensure_future(storage.outside(partial(long, seconds=600)))
+        await begun.wait()
+        own_server.freeze()
+        with pytest.raises(StorageUnavailable):
+            await asyncio.wait_for(purging, 60)
+    finally:
+        own_server.thaw()
+        await store.close()

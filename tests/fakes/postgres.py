@@ -119,9 +119,21 @@ class PostgresServer:
         """Stop the server's processes where they are: nothing of it answers, and nothing ends."""
         self._send(signal.SIGSTOP)
 
+    def freeze_entrance(self) -> None:
+        """Let nobody in: who is in goes on, and who comes waits, as where there is too much to do."""
+        pid = self.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+
     def thaw(self) -> None:
         """Let the server go on."""
         self._send(signal.SIGCONT)
+
+    def wait_for_standby(self, name: str) -> None:
+        """Have each COMMIT wait for a standby of this name, from now on; the empty name is none."""
+        with psycopg.connect(self.dsn, autocommit=True) as admin:
+            admin.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(sql.Literal(name)))
+            admin.execute("SELECT pg_reload_conf()")
 
     def copy(self, folder: Path, *, follows: bool) -> PostgresServer:
         """Return a started server with what this one has: one that goes on following it, or one by itself."""

@@ -134,3 +134,45 @@ def test_a_frozen_database_holds_nobody_and_loses_nothing(external: World) -> No
         wait_for("readiness", lambda: client.get("/readyz").status_code == 200)
         assert client.post("/v1/recall", json=recall).json()["degraded"] == []
     assert [turn["content"] for turn in agent.turns("before")] == ["My boat is called Lotte"]
+
+
+def test_a_standby_that_is_away_keeps_writes_waiting_and_nobody_from_remembering(external: World) -> None:
+    """Each COMMIT waits for it, for as long as it takes: more writes than the service has places for wait with it."""
+    postgres = external.postgres
+    assert postgres is not None
+    storage = {"type": "external", "dsn": postgres.dsn, "poolSize": 4}
+    service = external.service(server={"port": 0, "graceSeconds": 5, "maxInFlight": 16}, storage=storage)
+    service.start()
+    agent = Agent(service)
+    agent.call("POST", "/v1/facts", {"text": "The boat is called Lotte"})
+    recall = {"query": "boat"}
+    texts = {f"w{number}": f"My item{number}x0 is kept in a box" for number in range(40)}
+
+    def write(key: str) -> httpx.Response:
+        turn = {"id": key, "role": "user", "content": texts[key]}
+        body = {"session_id": f"s-{key}", "turns": [turn]}
+        return client.post("/v1/write", json=body, headers={"Idempotency-Key": key})
+
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as client:
+        postgres.wait_for_standby("nobody")
+        with ThreadPoolExecutor(len(texts)) as threads:
+            writes = {key: threads.submit(write, key) for key in texts}
+            recalls = 0
+            while not all(one.done() for one in writes.values()):
+                answer = client.post("/v1/recall", json=recall)
+                assert (answer.status_code, answer.json()["outcome"], answer.json()["degraded"]) == (200, "applied", [])
+                recalls += 1
+            answers = {key: one.result() for key, one in writes.items()}
+        assert recalls > 20
+        assert {answer.status_code for answer in answers.values()} == {503}
+        assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers.values())
+        told = [answer.json()["detail"] for answer in answers.values()]
+        assert any("may be stored or not" in one and "synchronous_standby_names" in one for one in told)
+        assert "confirms no write" in write("w0").json()["detail"], "no write waits for threads that all wait"
+        postgres.wait_for_standby("")
+    for key, text in texts.items():
+        turn = {"id": key, "role": "user", "content": text}
+        agent.call("POST", "/v1/write", {"session_id": f"s-{key}", "turns": [turn]}, key=key)
+        assert [turn["content"] for turn in agent.turns(f"s-{key}")] == [text]
+    agent.wait_settled()
+    assert agent.jobs("dead") == []

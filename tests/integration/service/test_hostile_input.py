@@ -7,6 +7,7 @@ import base64
 import contextlib
 import functools
 import json
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
@@ -285,6 +286,32 @@ async def test_a_request_beyond_those_in_flight_is_refused_unread_while_the_serv
     assert (await agent.http.get("/healthz")).status_code == 200
     may_end.set()
     assert [answer.status_code for answer in await asyncio.gather(*serving)] == [202, 202]
+    await agent.write("there is room again")
+
+
+async def test_requests_that_change_something_leave_places_to_those_that_do_not(start: Start) -> None:
+    service = await start(server=ServerConfig(max_in_flight=4))
+    agent = service.agent()
+    held, may_end = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        held.release()
+        await may_end.wait()
+        yield json.dumps(WRITE).encode()
+
+    headers = {**agent.headers, "content-type": "application/json"}
+    serving = [asyncio.create_task(agent.http.post("/v1/write", content=slow(), headers=headers)) for _ in range(3)]
+    for _ in serving:
+        await held.acquire()
+    for method, path in (("POST", "/v1/write"), ("DELETE", f"/v1/facts/{uuid.uuid4()}"), ("POST", "/v1/forget")):
+        problem(await agent.http.request(method, path, headers=headers), 503, "overloaded")
+    assert (await agent.recall("boat"))["outcome"] == "no_matches"
+    for method, path in (("POST", "/v1/list"), ("GET", "/v1/facts"), ("GET", "/v1/sessions")):
+        content = b"{}" if method == "POST" else None
+        answer = await agent.http.request(method, path, content=content, headers=headers)
+        assert answer.status_code == 200, answer.text
+    may_end.set()
+    assert [answer.status_code for answer in await asyncio.gather(*serving)] == [202, 202, 202]
     await agent.write("there is room again")
 
 
