@@ -129,3 +129,15 @@ def erasure_of(mark: Owner) -> Erasure:
         case Owner(Scope.USER, "", principal, "", "") if principal:
             return PrincipalErasure(principal)
     raise ValueError(f"nothing is erased by {mark!r}")
+
+
+def covering(owner: Owner) -> list[Owner]:
+    """Return the marks of every erasure that covers an owner; whoever stores under it holds them first."""
+    marks: list[Owner] = []
+    if owner.agent:
+        marks += AgentErasure(owner.agent).marks + PairErasure(owner.agent, owner.principal).marks
+    if owner.principal:
+        marks += PrincipalErasure(owner.principal).marks
+    if owner.session:
+        marks += SessionErasure(owner.agent, owner.principal, owner.session).marks
+    return marks

@@ -149,7 +149,9 @@ async def delete_fact(
         receipt = tx.receipts.add(receipt_id, asked_by=scopes.home_owner(caller), erased=erased, now=tx.now())
         return ForgetResponse(receipt_id=receipt.id, status=ErasureStatus.ERASED, erased=erased)
 
-    return await _once(services, caller, request_key, ForgetResponse, work)
+    answer = await _once(services, caller, request_key, ForgetResponse, work)
+    services.embedder.forget_queries()
+    return answer
 
 
 async def _once(

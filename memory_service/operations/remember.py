@@ -133,8 +133,7 @@ async def _save(
             )
             if caller.principal is not None:
                 tx.owners.name_principal(caller.principal)
-            for owner in sorted(set(owners)):
-                tx.owners.lock(owner)
+            tx.owners.lock_many(sorted(set(owners)))
             moment = Moment.of(tx, seconds_here, queued_seconds=queued_seconds)
             now = moment.now
             saved = []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from memory_service.contract.config import ServiceConfig
+from memory_service.operations.pace import Pace
 from memory_service.operations.turnstile import Turnstile
 from memory_service.ports.models import Chat, Clock, Embedder, Engine, TokenCounter
 from memory_service.ports.process import Meter, Steps
@@ -30,3 +31,4 @@ class Services:
     steps: Steps
     wake: Callable[[], None]
     turnstile: Turnstile = field(default_factory=Turnstile)
+    purges: Pace = field(default_factory=Pace)

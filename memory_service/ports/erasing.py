@@ -29,5 +29,8 @@ class Receipts(Protocol):
     def unpurged(self, *, limit: int) -> Sequence[ReceiptRow]:
         """Return receipts whose bytes are not gone yet, oldest first."""
 
-    def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> None:
-        """Write what a purge reached."""
+    def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> int:
+        """Write what a purge reached on receipts that were there before it; return how many are done.
+
+        One may be done where the purge is not: others wait for what does not concern it.
+        """

@@ -30,11 +30,14 @@ class Owners(Protocol):
         """Like `ensure` for each, and keep erasures (not other writers) waiting until the transaction ends.
 
         Every write shares its `scopes.generation_owners` first, so that none is stored against a state erased
-        meanwhile; an erasure locks its `marks`.
+        meanwhile, and an extraction what covers its session; an erasure locks its `marks`, then owners, then sessions.
         """
 
     def lock(self, owner: Owner) -> OwnerRow:
         """Like `ensure`, and hold the row until the transaction ends: one writer merges at a time."""
+
+    def lock_many(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
+        """Like `lock`, for several owners, in the one order in which everybody locks owners."""
 
     def pairs(self, pairs: AgentPairs | PrincipalPairs) -> Sequence[OwnerRow]:
         """Return the private pairs of an agent, or of a principal over all agents, in one workspace partition."""

@@ -9,7 +9,6 @@ write-ahead log, replicas and backups keep follows their own retention.
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -138,9 +137,9 @@ async def purge_external(storage: External) -> PurgeStep:
     return await storage.outside(lambda connection: rewrite_postgres(connection, schema))
 
 
-_LEFT = """
-WITH held AS (
-    SELECT max(age) AS age FROM (
+_HELD = """
+held AS (
+    SELECT max(age) + COALESCE(CAST(current_setting('vacuum_defer_cleanup_age', true) AS INTEGER), 0) AS age FROM (
         SELECT age(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid))
         UNION ALL SELECT age(backend_xmin) FROM pg_catalog.pg_stat_activity
             WHERE pid <> pg_backend_pid() AND (datname IS NULL OR datname = current_database())
@@ -148,18 +147,34 @@ WITH held AS (
         UNION ALL SELECT age(xmin) FROM pg_catalog.pg_replication_slots
     ) AS snapshots (age)
 )
-SELECT u.name, i.relname, array_agg(CAST(u.xid AS TEXT)),
-    bool_or(u.xid < pg_snapshot_xmax(pg_current_snapshot()) AND age(CAST(u.xid AS xid)) BETWEEN 0 AND held.age)
-FROM {unpurged} AS u CROSS JOIN held
+"""
+"""How old the oldest snapshot is that may see a row of this database, or is taken to be (before Postgres 16). A plain
+VACUUM holds nothing back.
+"""
+_IS_HELD = "(u.xid < pg_snapshot_xmax(pg_current_snapshot()) AND age(CAST(u.xid AS xid)) BETWEEN 0 AND held.age)"
+"""Whether a snapshot is as old as a note. A transaction that this server has not come to yet was another server's, as
+in a restored backup: no snapshot here sees it.
+"""
+_LEFT = f"""
+WITH {_HELD}
+SELECT u.name, i.relname, array_agg(CAST(u.xid AS TEXT)) FILTER (WHERE NOT {_IS_HELD}), bool_or({_IS_HELD})
+FROM {{unpurged}} AS u CROSS JOIN held
 JOIN pg_catalog.pg_class AS c ON c.relname = u.name AND c.relnamespace = to_regnamespace(%s)
 JOIN pg_catalog.pg_index AS x ON x.indrelid = c.oid AND x.indisprimary
 JOIN pg_catalog.pg_class AS i ON i.oid = x.indexrelid
 GROUP BY u.name, i.relname
 ORDER BY u.name
 """
-"""What is to be written anew, with the index that names its order, the transactions that erased from it, and whether a
-snapshot is as old as one of these. A transaction that this server has not come to yet was another server's, as in a
-restored backup: no snapshot here sees it. A plain VACUUM holds nothing back.
+"""What is to be written anew, with the index that names its order, the notes that no snapshot is as old as, and whether
+there are others.
+"""
+_DROP = f"""
+WITH {_HELD}
+DELETE FROM {{unpurged}} AS u USING held
+WHERE u.name = %s AND u.xid = ANY(CAST(%s AS xid8[])) AND NOT {_IS_HELD}
+"""
+"""Drops the notes of a table that has been written anew: asked again, since a standby may have come with old snapshots
+of its own meanwhile.
 """
 
 
@@ -168,8 +183,9 @@ def rewrite_postgres(
 ) -> PurgeStep:
     """Write anew what erasures have noted as carrying their bytes; `connection` commits by itself.
 
-    A note goes in the transaction that has written its table anew, so that neither is without the other. Beside a
-    snapshot that still sees what was erased nothing is written: it would stay.
+    A note goes in the transaction that has written its table anew, so that neither is without the other. Each goes by
+    itself: what died in a table after an erasure, and what another erasure still waits for, keeps none of its bytes.
+    Where every note has a snapshot that still sees what was erased nothing is written: it would stay.
     """
     from psycopg import errors, sql
 
@@ -177,19 +193,19 @@ def rewrite_postgres(
     notes = sql.Identifier(schema, "unpurged")
     with _bounded(connection, lock_seconds):
         left = connection.execute(sql.SQL(_LEFT).format(unpurged=notes), [f'"{schema}"']).fetchall()
-    for name, order, erasures, is_held in left:
-        if is_held:
+    for name, order, erasures, are_others_held in left:
+        if are_others_held:
             waiting.add("snapshot")
+        if not erasures:
             continue
         try:
             with _bounded(connection, lock_seconds):
-                if (outcome := _rewrite(connection, schema, name, order)) is None:
-                    connection.execute(
-                        sql.SQL("DELETE FROM {} WHERE name = %s AND xid = ANY(CAST(%s AS xid8[]))").format(notes),
-                        [name, erasures],
-                    )
+                if _rewrite(connection, schema, name, order):
+                    dropped = connection.execute(sql.SQL(_DROP).format(unpurged=notes), [name, erasures]).rowcount
+                    if dropped < len(erasures):
+                        waiting.add("snapshot")
                 else:
-                    waiting.add(outcome)
+                    waiting.add("rights")
         except (errors.LockNotAvailable, errors.DeadlockDetected):
             waiting.add("lock")
         except errors.DiskFull:
@@ -219,33 +235,19 @@ def _bounded(connection: psycopg.Connection[Any], lock_seconds: float) -> Iterat
     connection.execute("COMMIT")
 
 
-def _rewrite(connection: psycopg.Connection[Any], schema: str, table: str, order: str) -> Waiting | None:
-    """Write a table anew with its indexes, in the order of one of them; return why bytes stay, or None.
+def _rewrite(connection: psycopg.Connection[Any], schema: str, table: str, order: str) -> bool:
+    """Write a table anew with its indexes, in the order of one of them; False where the role may not.
 
-    VACUUM FULL does the same, but in no transaction, and skips with a warning what a role may not write anew.
+    VACUUM FULL does the same, but in no transaction. Both skip with a warning what a role may not write anew.
     """
     from psycopg import sql
 
-    kept: list[int] = []
-
-    def listen(notice: psycopg.errors.Diagnostic) -> None:
-        # The report's first number is the count of dead rows; its words depend on the server's language.
-        number = re.search(r"\d+", notice.message_detail or "")
-        if number is not None:
-            kept.append(int(number.group()))
-
     name = sql.Identifier(schema, table)
-    # Waited for first: what writers of the table end meanwhile is dead to the snapshot that comes after it.
+    # Waited for first: whoever wrote to the table has ended before the snapshot that decides what is dead.
     connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(name))
     before = _file(connection, name)
-    connection.add_notice_handler(listen)
-    try:
-        connection.execute(sql.SQL("CLUSTER VERBOSE {} USING {}").format(name, sql.Identifier(order)))
-    finally:
-        connection.remove_notice_handler(listen)
-    if _file(connection, name) == before:
-        return "rights"
-    return None if kept == [0] else "snapshot"
+    connection.execute(sql.SQL("CLUSTER {} USING {}").format(name, sql.Identifier(order)))
+    return _file(connection, name) != before
 
 
 def _file(connection: psycopg.Connection[Any], table: sql.Identifier) -> int:

@@ -18,7 +18,7 @@ from memory_service.contract.scopes import Scope
 from memory_service.contract.sessions import JobKind
 from memory_service.domain.owners import AgentErasure, Owner
 from memory_service.errors import InFlight, Misconfigured, StorageUnavailable
-from memory_service.ports.records import FactSource, JobDraft, JobRow
+from memory_service.ports.records import FactChange, FactSource, JobDraft, JobRow
 from memory_service.ports.storage import Transaction
 from memory_service.storage.connections import Connection, Connections
 from memory_service.storage.external import ExternalStorage
@@ -26,7 +26,20 @@ from memory_service.storage.postgres_link import PostgresLink
 from memory_service.storage.transaction import RowTransaction
 from tests.conformance.test_costs import recorded
 from tests.fakes.postgres import PostgresServer, terminate_connections
-from tests.fakes.stores import AGENT, SCHEMA, Backends, Store, external_config, fact, pair_of, session_of, turn, uid
+from tests.fakes.stores import (
+    AGENT,
+    ALICE,
+    BOB,
+    SCHEMA,
+    Backends,
+    Store,
+    external_config,
+    fact,
+    pair_of,
+    session_of,
+    turn,
+    uid,
+)
 
 
 @pytest.fixture
@@ -388,6 +401,82 @@ async def test_writers_that_lock_each_other_are_run_again(external: Store) -> No
     )
     for session in ("a", "b"):
         assert sorted((await texts(external, session))[1:]) == ["a then b", "b then a"]
+
+
+async def test_an_expiry_takes_owners_before_their_facts_as_a_save_does_and_neither_is_run_again(
+    replicas: list[Store],
+) -> None:
+    owner, past = pair_of(), replicas[0].clock.now() - timedelta(seconds=1)
+    await replicas[0].storage.transact(
+        lambda tx: tx.facts.add(fact("it ends", owner, expires_at=past), fact_id=uid("f"), actor="t", now=tx.now())
+    )
+    held, is_awaited = threading.Event(), threading.Event()
+    runs: list[str] = []
+
+    def save(tx: Transaction) -> None:
+        runs.append("save")
+        tx.owners.lock(owner)
+        held.set()
+        assert is_awaited.wait(60)
+        later = FactChange({"expires_at": tx.now() + timedelta(days=1)})
+        tx.facts.change(uid("f"), later, event="corrected", actor="t", now=tx.now())
+
+    def expire(tx: Transaction) -> int:
+        runs.append("expire")
+        return tx.facts.expire(now=tx.now(), facts_before=None, limit=10)
+
+    saving = asyncio.ensure_future(replicas[0].storage.transact(save))
+    assert await asyncio.to_thread(held.wait, 60)
+    expiring = asyncio.ensure_future(replicas[1].storage.transact(expire))
+    await until_one_waits_for_a_lock(replicas[2])
+    is_awaited.set()
+    await saving
+    assert await expiring == 0
+    assert runs == ["save", "expire"]
+    assert await replicas[0].storage.read(lambda tx: tx.facts.get(uid("f"))) is not None
+
+
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])
+async def test_several_owners_are_locked_in_the_order_of_their_numbers_whatever_they_are_called(
+    replicas: list[Store], numbers: tuple[int, int]
+) -> None:
+    owners = [pair_of(principal=ALICE), pair_of(principal=BOB)]
+    made = [owners[number] for number in numbers]
+    for owner in made:
+        await replicas[0].storage.transact(lambda tx, owner=owner: tx.owners.ensure(owner))
+    first, held, goes_on = made[0], threading.Event(), threading.Event()
+
+    def hold(tx: Transaction) -> None:
+        tx.owners.lock(first)
+        held.set()
+        assert goes_on.wait(60)
+
+    def lock(tx: Transaction) -> None:
+        tx.owners.lock_many(owners)
+
+    def take_the_last(tx: Transaction) -> None:
+        link_of(tx).connection.execute("SET LOCAL lock_timeout = '5s'")
+        tx.owners.lock(made[1])
+
+    holding = asyncio.ensure_future(replicas[0].storage.transact(hold))
+    assert await asyncio.to_thread(held.wait, 60)
+    locking = asyncio.ensure_future(replicas[1].storage.transact(lock))
+    await until_one_waits_for_a_lock(replicas[2])
+    await replicas[2].storage.transact(take_the_last)
+    goes_on.set()
+    await asyncio.gather(holding, locking)
+
+
+async def until_one_waits_for_a_lock(store: Store) -> None:
+    """Return once a transaction of this database waits for what another one holds."""
+
+    def is_waiting(tx: Transaction) -> bool:
+        sql = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return link_of(tx).row(sql) is not None
+
+    async with asyncio.timeout(60):
+        while not await store.storage.read(is_waiting):
+            pass
 
 
 async def test_two_stores_in_one_database_see_nothing_of_each_other(external: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -312,10 +313,13 @@ async def test_a_purge_trusts_no_counts_of_the_server(external: Store) -> None:
 
 
 async def test_an_erasure_that_a_backup_brought_to_another_server_waits_for_no_snapshot(external: Store) -> None:
-    await erase(external)
+    await erase(external, "theirs")
     ask(external, f"UPDATE {SCHEMA}.unpurged SET xid = '1000000000000'")
     with old_snapshot(external):
         assert "snapshot" not in (await external.storage.purge()).waiting_for
+        await erase(external, "ours")
+        step = await external.storage.purge()
+        assert await note(external, ["theirs", "ours"], step) == {"ours": ("snapshot",)}
     await purge_until_done(external)
 
 
@@ -328,6 +332,99 @@ async def test_a_purge_writes_nothing_while_a_snapshot_still_sees_what_was_erase
         assert ask(external, files) == before
     assert await purge_until_done(external) == PurgeStep(done=True)
     assert ask(external, files) != before
+
+
+async def note(store: Store, receipts: Sequence[str], step: PurgeStep) -> Mapping[str, tuple[str, ...]]:
+    """Write what a purge reached; return what each receipt that is not done waits for."""
+    await store.storage.transact(lambda tx: tx.receipts.note_purge(receipts, step, tx.now()))
+    left = await store.storage.read(lambda tx: tx.receipts.unpurged(limit=100))
+    return {receipt.id: receipt.waiting_for for receipt in left}
+
+
+async def test_a_receipt_waits_for_no_snapshot_that_only_a_later_erasure_has(external: Store) -> None:
+    """Else there is one receipt more that waits, and nobody's is ever done, for as long as somebody erases."""
+    await erase(external, "first")
+    with old_snapshot(external):
+        await external.storage.transact(lambda tx: fill(tx, session_of(), "later{}".format, 3_000, 5_000))
+        await erase(external, "later")
+        step = await external.storage.purge()
+        assert step == PurgeStep(done=False, waiting_for=("snapshot",))
+        assert await note(external, ["first", "later"], step) == {"later": ("snapshot",)}
+        assert await asyncio.to_thread(holding, external, needles()) == set()
+        assert await asyncio.to_thread(holding, external, [b"later1"])
+    assert await note(external, ["later"], await purge_until_done(external)) == {}
+    assert await asyncio.to_thread(holding, external, [b"later1"]) == set()
+    assert ask(external, f"SELECT COUNT(*) FROM {SCHEMA}.unpurged") == [(0,)]
+
+
+async def test_a_purge_is_done_though_a_snapshot_sees_what_others_changed_in_its_tables_since(external: Store) -> None:
+    def change(tx: Transaction) -> None:
+        link_of(tx).run("UPDATE @facts SET revision = revision + 1")
+        link_of(tx).run("UPDATE @turns SET tokens = tokens + 1")
+
+    await erase(external, "first")
+    with old_snapshot(external):
+        await external.storage.transact(change)
+        step = await external.storage.purge()
+        assert step == PurgeStep(done=True)
+        assert await note(external, ["first"], step) == {}
+        assert await asyncio.to_thread(holding, external, needles()) == set()
+
+
+async def test_a_purge_waits_for_what_still_holds_a_text_that_was_replaced_while_its_erasure_began(
+    external: Store,
+) -> None:
+    """The replacing transaction is younger than the erasure's, and so is one that runs on and keeps the dead row."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def erase_late(tx: Transaction) -> None:
+        link_of(tx).row("SELECT pg_current_xact_id()")
+        began.set()
+        assert goes_on.wait(60)
+        tx.erasing.erase(PairErasure(AGENT, ""), receipt_id="r", asked_by=None, now=tx.now())
+
+    def save(tx: Transaction) -> None:
+        tx.facts.add(fact("narwhalish", pair_of()), fact_id=uid("n"), actor="test", now=tx.now())
+
+    def replace(tx: Transaction) -> None:
+        change = FactChange({"text": "nothing"}, terms=("nothing",))
+        tx.facts.change(uid("n"), change, event="replaced", actor="test", now=tx.now())
+
+    await external.storage.transact(save)
+    erasing = asyncio.ensure_future(external.storage.transact(erase_late))
+    assert await asyncio.to_thread(began.wait, 60)
+    with psycopg.connect(str(external.config.dsn)) as between:
+        between.execute("SELECT pg_current_xact_id()")
+        await external.storage.transact(replace)
+        goes_on.set()
+        await erasing
+        step = await external.storage.purge()
+        assert await note(external, ["r"], step) == {"r": ("snapshot",)}
+        between.rollback()
+    assert await note(external, ["r"], await purge_until_done(external)) == {}
+    assert await asyncio.to_thread(holding, external, [b"narwhalish", *needles()]) == set()
+
+
+async def test_a_receipt_waits_for_a_table_that_is_being_read_and_one_of_other_tables_does_not(
+    external: Store,
+) -> None:
+    await external.storage.transact(
+        lambda tx: tx.facts.add(fact("of her own", pair_of(principal=ALICE)), fact_id=uid("f"), actor="t", now=tx.now())
+    )
+
+    def delete(tx: Transaction) -> None:
+        tx.facts.delete(uid("f"))
+        tx.receipts.add("fact", asked_by=None, erased={"facts": 1}, now=tx.now())
+
+    await external.storage.transact(delete)
+    await erase(external, "pair")
+    with psycopg.connect(str(external.config.dsn)) as holder:
+        holder.execute(f"LOCK TABLE {SCHEMA}.turns IN ACCESS SHARE MODE")
+        rewrite = partial(rewrite_postgres, schema=SCHEMA, lock_seconds=0.05)
+        step = await cast("Any", external.storage).outside(rewrite)
+        assert await note(external, ["fact", "pair"], step) == {"pair": ("lock",)}
+        holder.rollback()
+    assert await note(external, ["pair"], await purge_until_done(external)) == {}
 
 
 async def test_a_role_that_may_not_write_tables_anew_is_named_and_purges_nothing(external: Store) -> None:

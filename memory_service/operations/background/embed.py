@@ -36,8 +36,7 @@ async def embed(held: HeldJob) -> None:
 
     def store(tx: Transaction) -> JobDraft | None:
         owners = {row.owner for row in map(tx.facts.get, by_id) if row is not None}
-        for owner in sorted(owners):
-            tx.owners.lock(owner)
+        tx.owners.lock_many(sorted(owners))
         tx.facts.store_vectors(by_id)
         now = tx.now()
         for fact_id, (revision, vector) in by_id.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from memory_service.contract.turns import Role
 from memory_service.domain import extraction, lexical, merging, scopes
-from memory_service.domain.owners import Owner
+from memory_service.domain.owners import Owner, covering
 from memory_service.errors import ModelRefused
 from memory_service.operations.background.held import HeldJob, LeaseLost
 from memory_service.operations.background.portions import chars_of_job, place_in, place_of
@@ -90,6 +90,7 @@ async def extract(held: HeldJob) -> None:
 
     def store(tx: Transaction) -> JobDraft | None:
         actions.clear()
+        tx.owners.share(covering(found.session.owner))
         tx.owners.lock(owner)
         now = tx.now()
         moved = tx.sessions.advance_extracted(session_id, from_seq=found.session.extracted_seq, to_seq=upto_seq)

@@ -12,7 +12,7 @@ from memory_service.operations.background.embed import embed_job
 from memory_service.operations.background.held import HeldJob
 from memory_service.operations.enqueue import extract_job, index_job, indexes_turns
 from memory_service.operations.services import Services
-from memory_service.ports.records import JobDraft, ReceiptRow
+from memory_service.ports.records import JobDraft
 from memory_service.ports.storage import Transaction
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ EXPIRE_ROWS = 500
 """Rows that one expiry deletes per table, so that no transaction is long."""
 EXPIRE_COMMITS = 10_000
 """Marks of commits that it deletes: they are small, and there is one for each transaction of a day."""
+PURGE_RECEIPTS = 10_000
+"""Receipts that one purge settles: all that were there before it began, but for a flood of them."""
 PURGE_AGAIN = timedelta(seconds=5), timedelta(minutes=10)
 """How soon a purge that waits for a lock, a snapshot or space tries again, at first and at last."""
 
@@ -56,7 +58,7 @@ async def sweep(services: Services, *, upkeep: bool = True) -> int:
             drafts.extend(index_job(services.config, session, now, None) for session in unindexed)
         if tx.facts.without_vector(limit=1):
             drafts.append(embed_job(tx))
-        drafts.extend(_purge_again(receipt, now) for receipt in tx.receipts.unpurged(limit=1))
+        drafts.append(_purge_again(tx, services))
         return [draft for draft in drafts if draft is not None]
 
     def enqueue(tx: Transaction) -> None:
@@ -95,21 +97,29 @@ async def expire(held: HeldJob) -> None:
 
 
 async def purge(held: HeldJob) -> None:
-    """Carry the bytes of erased rows off the disk and write it on their receipts; try again while it must wait."""
+    """Carry the bytes of erased rows off the disk and write it on their receipts; try again while it must wait.
+
+    One purge settles every receipt from before it began. It rests in proportion to what it took, so that whoever
+    deletes one fact after another does not keep all others from writing.
+    """
     services = held.services
-    receipts = await services.storage.read(lambda tx: tx.receipts.unpurged(limit=1_000))
+    if services.purges.rest():
+        await held.store(lambda tx: _purge_again(tx, services), then=lambda following: following)
+        return None
+    receipts = await services.storage.read(lambda tx: tx.receipts.unpurged(limit=PURGE_RECEIPTS))
     if not receipts:
         return await held.drop()
-    step = await services.storage.purge()
+    with services.purges.measured():
+        step = await services.storage.purge()
+    purged: list[int] = []
 
     def work(tx: Transaction) -> JobDraft | None:
-        now = tx.now()
-        tx.receipts.note_purge([receipt.id for receipt in receipts], step, now)
-        return next((_purge_again(receipt, now) for receipt in tx.receipts.unpurged(limit=1)), None)
+        purged.append(tx.receipts.note_purge([receipt.id for receipt in receipts], step, tx.now()))
+        return _purge_again(tx, services)
 
     await held.store(work, then=lambda following: following)
-    if step.done:
-        logger.info("erased bytes purged", extra={"job_id": held.job.id, "receipts": len(receipts)})
+    if purged[-1]:
+        logger.info("erased bytes purged", extra={"job_id": held.job.id, "receipts": purged[-1]})
     return None
 
 
@@ -125,11 +135,18 @@ async def rebuild_index(held: HeldJob) -> None:
     await held.drop()
 
 
-def _purge_again(oldest: ReceiptRow, now: datetime) -> JobDraft:
-    """Return the job that purges what is left, after a quarter of the time that the oldest receipt has waited."""
+def _purge_again(tx: Transaction, services: Services) -> JobDraft | None:
+    """Return the job that purges what is left, if anything is: once the last purge has rested, and where every receipt
+    waits for something, after a quarter of the time that the newest has waited.
+    """
+    receipts, now = tx.receipts.unpurged(limit=PURGE_RECEIPTS), tx.now()
+    if not receipts:
+        return None
     first, last = PURGE_AGAIN
-    pause = min(max(first, (now - oldest.erased_at) / 4), last)
-    return purge_job(now + pause if oldest.waiting_for else now)
+    pause = services.purges.rest()
+    if all(receipt.waiting_for for receipt in receipts):
+        pause = max(pause, min(max(first, (now - receipts[-1].erased_at) / 4), last))
+    return purge_job(now + pause)
 
 
 def purge_job(run_at: datetime) -> JobDraft:

@@ -268,21 +268,31 @@ class FactRows:
 
     def expire(self, *, now: datetime, facts_before: datetime | None, limit: int) -> int:
         """Delete unpinned facts past `expires_at`, or last changed before `facts_before`; return how many."""
+        doomed = self._past(now, facts_before, limit)
+        if not doomed:
+            return 0
+        # Owners before their rows, as everybody locks them who saves; what was changed meanwhile may have to stay.
+        owners = {row[0] for row in doomed}
+        self._owners.lock_ids(owners)
+        doomed = {row for row in self._past(now, facts_before, limit) if row[0] in owners}
+        if doomed:
+            self._delete_rows(sorted(doomed))
+        return len(doomed)
+
+    def _past(self, now: datetime, facts_before: datetime | None, limit: int) -> set[Row]:
+        """Return facts by owner and row id that are past their time."""
         doomed = self._link.rows(
             "SELECT owner_id, row_id FROM @facts WHERE expires_at IS NOT NULL AND expires_at <= :now AND pinned = 0"
-            f" ORDER BY expires_at LIMIT :limit {LOCK}",
+            " ORDER BY expires_at LIMIT :limit",
             {"now": micros(now), "limit": limit},
         )
         if facts_before is not None and len(doomed) < limit:
             doomed += self._link.rows(
                 "SELECT owner_id, row_id FROM @facts WHERE updated_at < :before AND pinned = 0"
-                f" ORDER BY updated_at LIMIT :limit {LOCK}",
+                " ORDER BY updated_at LIMIT :limit",
                 {"before": micros(facts_before), "limit": limit - len(doomed)},
             )
-        doomed = sorted(set(doomed))
-        if doomed:
-            self._delete_rows(doomed)
-        return len(doomed)
+        return set(doomed)
 
     def _insert(self, owner_id: int, draft: FactDraft, fact_id: str, now: datetime) -> int:
         found = self._link.row(

@@ -13,13 +13,14 @@ from typing import Any
 
 from memory_service.contract.items import FactStatus
 from memory_service.domain import histories
+from memory_service.domain.owners import covering
 from memory_service.ports.records import FactSource
 from memory_service.storage.encoding import micros, moment
 from memory_service.storage.rows import fact_history, fact_sources, lines
 from memory_service.storage.rows.fact_columns import INSERT, LIVE, bare
 from memory_service.storage.rows.facts import FactRows
 from memory_service.storage.rows.owners import OwnerKeys
-from memory_service.storage.rows.sparing import Sparing, covering, covering_source
+from memory_service.storage.rows.sparing import Sparing, covering_source
 from memory_service.storage.statements import LOCK, Link
 
 _ACTOR = "import"

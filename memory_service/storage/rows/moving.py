@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from memory_service.contract.scopes import Scope
-from memory_service.domain.owners import Owner, PrincipalErasure
+from memory_service.domain.owners import Owner, PrincipalErasure, covering
 from memory_service.domain.pages import page
 from memory_service.errors import InvalidRequest
 from memory_service.ports.records import Restored, SessionRow
@@ -26,7 +26,7 @@ from memory_service.storage.rows.moved_facts import FactMover
 from memory_service.storage.rows.moved_turns import TurnMover
 from memory_service.storage.rows.owners import OwnerKeys
 from memory_service.storage.rows.sessions import SessionRows, home_of
-from memory_service.storage.rows.sparing import Sparing, covering
+from memory_service.storage.rows.sparing import Sparing
 from memory_service.storage.statements import Link
 
 _Run = Sequence[Mapping[str, Any]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from memory_service.contract.scopes import Scope
@@ -99,8 +99,12 @@ class OwnerKeys:
         return self._ensure([owner], LOCK)[owner]
 
     def lock_many(self, owners: Sequence[Owner]) -> Mapping[Owner, OwnerRow]:
-        """Like `lock`, for several owners in one order."""
+        """Like `lock`, for several owners in one order: that of their numbers, as an erasure's."""
         return self._ensure(owners, LOCK)
+
+    def lock_ids(self, owner_ids: Collection[int]) -> None:
+        """Hold owners by number, in the same order."""
+        self._link.rows(f"SELECT id FROM @owners WHERE id IN [:ids] ORDER BY id {LOCK}", {"ids": sorted(owner_ids)})
 
     def ensure_id(self, owner: Owner) -> int:
         """Return the owner's number like `ensure`, looked up once per transaction."""
@@ -146,7 +150,7 @@ class OwnerKeys:
         """Note that facts of these owners changed: whoever keeps them must read them again."""
         ids = sorted(set(owner_ids))
         if len(ids) > 1:
-            self._link.rows(f"SELECT id FROM @owners WHERE id IN [:ids] ORDER BY id {LOCK}", {"ids": ids})
+            self.lock_ids(ids)
         if ids:
             self._link.run("UPDATE @owners SET revision = revision + 1 WHERE id IN [:ids]", {"ids": ids})
 

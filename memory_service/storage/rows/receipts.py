@@ -13,6 +13,7 @@ from memory_service.domain.owners import Owner
 from memory_service.ports.records import JobDraft, PurgeStep, ReceiptRow
 from memory_service.storage.encoding import dump, load_strings, micros, moment, moment_or_none
 from memory_service.storage.rows.jobs import JobQueue
+from memory_service.storage.rows.remains import Remains
 from memory_service.storage.statements import Link, Row
 
 _SELECT = "SELECT id, agent, principal, status, erased, erased_at, purged_at, waiting_for FROM @receipts"
@@ -24,9 +25,10 @@ class ReceiptRows:
     def __init__(self, link: Link, jobs: JobQueue) -> None:
         self._link = link
         self._jobs = jobs
+        self._remains = Remains(link)
 
     def add(self, receipt_id: str, *, asked_by: Owner | None, erased: Mapping[str, int], now: datetime) -> ReceiptRow:
-        """Leave a receipt, and enqueue the purge of the bytes."""
+        """Leave a receipt, and enqueue the purge of the bytes; whatever is to be purged was noted before."""
         receipt = ReceiptRow(
             id=receipt_id,
             agent=asked_by.agent if asked_by else "",
@@ -48,6 +50,7 @@ class ReceiptRows:
                 "erased_at": micros(receipt.erased_at),
             },
         )
+        self._remains.note_receipt(receipt_id)
         self._jobs.enqueue(JobDraft(JobKind.PURGE, PURGE, now, lane=PURGE), now)
         return receipt
 
@@ -63,20 +66,18 @@ class ReceiptRows:
         )
         return [_receipt_row(row) for row in found]
 
-    def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> None:
-        """Write what a purge reached."""
-        if not receipt_ids:
-            return
-        status = ErasureStatus.PURGED if step.done else ErasureStatus.ERASED
+    def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> int:
+        """Write what a purge reached; return how many receipts are done."""
+        settled = self._remains.settled(receipt_ids) if self._link.is_postgres else []
+        purged = list(receipt_ids) if step.done else settled
         self._link.run(
-            "UPDATE @receipts SET status = :status, purged_at = :purged_at, waiting_for = :waiting_for"
+            "UPDATE @receipts SET waiting_for = :waiting_for WHERE id IN [:ids] AND status = 'erased'",
+            {"ids": list(receipt_ids), "waiting_for": dump(list(step.waiting_for))},
+        )
+        return self._link.run(
+            "UPDATE @receipts SET status = 'purged', purged_at = :now, waiting_for = '[]'"
             " WHERE id IN [:ids] AND status = 'erased'",
-            {
-                "ids": list(receipt_ids),
-                "status": status.value,
-                "purged_at": micros(now) if step.done else None,
-                "waiting_for": dump(list(step.waiting_for)),
-            },
+            {"ids": purged, "now": micros(now)},
         )
 
 

@@ -2,6 +2,10 @@
 
 What was updated, replaced or has expired leaves a dead row like what was deleted. So an erasure notes the partitions
 of every owner whom it touches, and not the rows that it took. SQLite's file is written anew as a whole.
+
+A note names the last transaction that an erased row may have died by: the erasure's own, or a later one that was stored
+before the erasure had its locks. Once no snapshot is as old as that, a table that is written anew has none of it. A
+receipt has a note too, with its erasure's last transaction, and waits for no table that was noted after it.
 """
 
 from __future__ import annotations
@@ -17,7 +21,12 @@ EVERY = ("turns", "digests", *FACTS, *ANSWERS)
 NAMES = ("owners", "principals", "sessions")
 """The tables that say who there is; they are not split."""
 
-_NOTE = "INSERT INTO @unpurged (name, xid) SELECT name, pg_current_xact_id() FROM "
+_LAST = (
+    "GREATEST(pg_current_xact_id(), CAST(CAST(CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - 1"
+    " AS TEXT) AS XID8))"
+)
+"""The last transaction that has ended or is this one; there is no arithmetic of such numbers."""
+_NOTE = f"INSERT INTO @unpurged (name, xid) SELECT name, {_LAST} FROM "
 _ONCE = " ON CONFLICT (name, xid) DO NOTHING"
 _NOTE_PARTITIONS = (
     f"{_NOTE}(SELECT t.name || '_' || r.number AS name FROM unnest(CAST(:tables AS TEXT[])) AS t (name),"
@@ -26,6 +35,15 @@ _NOTE_PARTITIONS = (
     f" WHERE satisfies_hash_partition(CAST('@turns' AS regclass), 16, p.number, o.id))) AS r) AS n{_ONCE}"
 )
 """Every table that is split has the same partitions as `turns`."""
+_RECEIPT = "receipt "
+"""What the notes of receipts begin with, and no table's name."""
+_NOTED = "SELECT name FROM @unpurged WHERE name IN [:names]"
+_WAITING = (
+    "SELECT r.name FROM @unpurged AS r WHERE r.name IN [:names] AND EXISTS (SELECT 1 FROM @unpurged AS t"
+    f" WHERE t.name NOT LIKE '{_RECEIPT}%' AND t.xid <= r.xid AND (t.xid >= pg_snapshot_xmax(pg_current_snapshot())"
+    " OR r.xid < pg_snapshot_xmax(pg_current_snapshot())))"
+)
+"""Numbers that this server has not come to are another server's, as in a restored backup: they wait for one another."""
 
 
 class Remains:
@@ -43,3 +61,15 @@ class Remains:
         """Note tables that are not split."""
         if self._link.is_postgres:
             self._link.run(f"{_NOTE}unnest(CAST(:tables AS TEXT[])) AS t (name){_ONCE}", {"tables": list(tables)})
+
+    def note_receipt(self, receipt_id: str) -> None:
+        """Note the receipt of all that this transaction has noted."""
+        self.note_whole((_RECEIPT + receipt_id,))
+
+    def settled(self, receipt_ids: Collection[str]) -> list[str]:
+        """Return the receipts that wait for no table any more, and drop their notes."""
+        names = {_RECEIPT + receipt_id: receipt_id for receipt_id in receipt_ids}
+        noted = {row[0] for row in self._link.rows(_NOTED, {"names": sorted(names)})}
+        settled = sorted(noted - {row[0] for row in self._link.rows(_WAITING, {"names": sorted(noted)})})
+        self._link.run("DELETE FROM @unpurged WHERE name IN [:names]", {"names": settled})
+        return [names[name] for name in settled]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from memory_service.domain.owners import AgentErasure, Owner, PairErasure, PrincipalErasure, SessionErasure
+from memory_service.domain.owners import AgentErasure, Owner, PrincipalErasure, SessionErasure
 from memory_service.ports.records import FactSource, OwnerRow
 from memory_service.storage.encoding import micros
 from memory_service.storage.rows.owners import OwnerKeys
@@ -33,18 +33,6 @@ class Sparing:
             is_spared and not _is_erased(held, marks, at)
             for (marks, at), is_spared in zip(covered, spared, strict=True)
         ]
-
-
-def covering(owner: Owner) -> list[Owner]:
-    """Return the marks of every erasure that covers an owner."""
-    marks: list[Owner] = []
-    if owner.agent:
-        marks += AgentErasure(owner.agent).marks + PairErasure(owner.agent, owner.principal).marks
-    if owner.principal:
-        marks += PrincipalErasure(owner.principal).marks
-    if owner.session:
-        marks += SessionErasure(owner.agent, owner.principal, owner.session).marks
-    return marks
 
 
 def covering_source(source: FactSource) -> list[Owner]:

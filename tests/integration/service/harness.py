@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -158,7 +159,8 @@ class Service:
             self.runtime = runtime
             if waits_open:
                 await runtime.wait_open()
-                self.worker = Worker(runtime.services(), name="test")
+                self.services.purges.monotonic = self._seconds
+                self.worker = Worker(self.services, name="test")
             self.app = create_app(runtime)
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as self.http:
@@ -168,6 +170,9 @@ class Service:
     def services(self) -> Services:
         """The ports, for states that no route makes."""
         return self.runtime.services()
+
+    def _seconds(self) -> float:
+        return time.monotonic() + self.clock.shift().total_seconds()
 
     def agent(self, name: str = "helper", *, user: str | None = None) -> Asker:
         """Return an agent, on behalf of a user where one is named."""

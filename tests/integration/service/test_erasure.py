@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -15,6 +17,8 @@ import psycopg
 import pytest
 
 from memory_service.contract.config import EngineName, MediumTermConfig
+from memory_service.operations.background import extract
+from memory_service.operations.saving import save_fact
 from memory_service.ports.records import PurgeStep
 from tests.fakes.model_server import CHAT, EMBEDDINGS, Gate
 from tests.integration.service.conftest import Start
@@ -121,11 +125,11 @@ async def _until_entered(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.entered.wait, 20)
 
 
-@pytest.mark.parametrize("asked_by", ["agent", "admin"])
+@pytest.mark.parametrize("asked_by", ["agent", "admin", "fact"])
 async def test_an_erasure_forgets_the_vectors_of_what_was_asked(service: Service, asked_by: str) -> None:
     """They are kept in memory under the words of a question, which are somebody's too."""
     agent = service.agent()
-    await agent.remember("Anna lives in Oslo")
+    saved = await agent.remember("Anna lives in Oslo")
 
     async def times_embedded() -> int:
         await agent.recall("where does anna live")
@@ -135,8 +139,10 @@ async def test_an_erasure_forgets_the_vectors_of_what_was_asked(service: Service
     assert (await times_embedded(), await times_embedded()) == (1, 1)
     if asked_by == "agent":
         await agent.forget()
-    else:
+    elif asked_by == "admin":
         await service.admin().post("/v1/admin/erase", {"subject": {"agent": identity("helper")}})
+    else:
+        assert (await agent.ask("DELETE", f"/v1/facts/{saved['id']}")).status_code == 200
     assert await times_embedded() == 2
 
 
@@ -160,6 +166,71 @@ async def test_an_erasure_beats_an_extraction_that_is_running(start: Start, engi
     assert await agent.texts(tiers=["fact", "episode"]) == []
     assert (await agent.get("/v1/jobs"))["jobs"] == []
     assert item_texts(await agent.recall("dog Rex", score_floor=0)) == []
+
+
+@pytest.mark.parametrize("subject", ["principal", "session"])
+async def test_an_erasure_that_meets_an_extraction_as_it_stores_takes_what_it_stored_and_tells_its_owners(
+    start: Start, monkeypatch: pytest.MonkeyPatch, subject: str
+) -> None:
+    """Neither is run again, whoever reads that owner's facts hears of it, and a purge looks where they were."""
+    service = await start(chat=True, engine=EngineName.NATIVE)
+    sharer = service.agent("sharer", user="alice")
+    other = service.agent("also-sharer")
+    await other.remember("Ben keeps a boat in the harbour")
+    await service.agent().remember("a purge before")
+    first = await service.agent().forget()
+    await service.work()
+    await service.purge(service.agent(), first["receipt_id"])
+    await sharer.write(f"My dog is called {MARK.title()}")
+    await sharer.post("/v1/sessions/s1/end")
+    stored, goes_on = threading.Event(), threading.Event()
+    runs: list[str] = []
+
+    def save(*args: Any, **options: Any) -> Any:
+        saved = save_fact(*args, **options)
+        runs.append(saved[0].id)
+        stored.set()
+        assert goes_on.wait(60)
+        return saved
+
+    monkeypatch.setattr(extract, "save_fact", save)
+    before = await _revision_of_shared(service)
+    working = asyncio.create_task(service.work())
+    assert await asyncio.to_thread(stored.wait, 60)
+    if subject == "principal":
+        erasing = asyncio.create_task(
+            service.admin().post("/v1/admin/erase", {"subject": {"principal": "local#alice"}})
+        )
+    else:
+        erasing = asyncio.create_task(sharer.forget(scope="session", session_id="s1"))
+    await _until_it_waits(service)
+    goes_on.set()
+    receipt, _ = await erasing, await working
+    assert len(runs) == 1
+    assert receipt["erased"]["facts"] == receipt["erased"]["history"] == receipt["erased"]["turns"] == 1
+    assert await _revision_of_shared(service) == before + 2, "once as the fact came, once as it went"
+    assert await other.texts() == ["Ben keeps a boat in the harbour"]
+    await service.purge(service.admin(), receipt["receipt_id"])
+    left = await _bytes_of(service)
+    assert [name for name, content in left.items() if MARK.encode() in content.lower()] == []
+
+
+async def _until_it_waits(service: Service) -> None:
+    """Return once an erasure waits for somebody else: on Postgres for a lock, locally for the one writer."""
+    if service.config.storage.dsn is None:
+        return
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with await psycopg.AsyncConnection.connect(service.config.storage.dsn, autocommit=True) as connection:
+        async with asyncio.timeout(60):
+            while await (await connection.execute(waiting)).fetchone() is None:
+                pass
+
+
+async def _revision_of_shared(service: Service) -> int:
+    def read(tx: Any) -> int:
+        return int(tx.link.row("SELECT revision FROM @owners WHERE scope = 'shared' AND workspace = ''")[0])
+
+    return await service.services.storage.read(read)
 
 
 async def test_an_erasure_beats_a_fold_that_is_running(start: Start) -> None:
@@ -349,6 +420,8 @@ async def test_what_is_erased_while_a_purge_runs_is_purged_by_the_next_one_and_n
     agent, other, storage = service.agent(), service.agent("other"), service.services.storage
     steps = 0
     later: list[str] = []
+    at_once = time.monotonic() + 1
+    service.services.purges.monotonic = lambda: at_once
 
     async def purge() -> PurgeStep:
         nonlocal steps
@@ -372,6 +445,42 @@ async def test_what_is_erased_while_a_purge_runs_is_purged_by_the_next_one_and_n
     assert (await agent.get(f"/v1/receipts/{first}"))["status"] == "purged"
     assert (await other.get(f"/v1/receipts/{later[0]}"))["status"] == "purged"
     assert steps == 2
+
+
+async def test_one_deletion_after_another_is_purged_together_once_the_last_purge_has_rested(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, storage, took = service.agent(), service.services.storage, timedelta(seconds=10)
+    watch = [time.monotonic() + 1]
+    service.services.purges.monotonic = lambda: watch[0]
+    purges: list[float] = []
+
+    async def purge() -> PurgeStep:
+        purges.append(watch[0])
+        watch[0] += took.total_seconds()
+        return PurgeStep(done=True)
+
+    async def delete() -> str:
+        saved = await agent.remember("My dog is called Rex")
+        answer = await agent.ask("DELETE", f"/v1/facts/{saved['id']}")
+        await service.work()
+        return str(answer.json()["receipt_id"])
+
+    async def statuses() -> list[str]:
+        return [(await agent.get(f"/v1/receipts/{receipt}"))["status"] for receipt in receipts]
+
+    monkeypatch.setattr(storage, "purge", purge)
+    receipts = [await delete()]
+    assert (await statuses(), len(purges)) == (["purged"], 1)
+    for _ in range(3):
+        receipts.append(await delete())
+        watch[0] += took.total_seconds()
+        await service.pass_time(seconds=took.total_seconds())
+    assert (await statuses(), len(purges)) == (["purged", *["erased"] * 3], 1)
+    receipts.append(await delete())
+    watch[0] += took.total_seconds()
+    await service.pass_time(seconds=took.total_seconds())
+    assert (await statuses(), len(purges)) == (["purged"] * 5, 2)
 
 
 async def test_a_purge_that_waits_for_hours_is_tried_ever_less_often_whatever_the_sweeps_ask_for(
