@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from fastapi import Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from memory_service.contract.expectations import counted, expectation
+from memory_service.contract.expectations import counted, expectation, field_name
 from memory_service.contract.problems import (
     PROBLEM_MEDIA_TYPE,
     PROBLEM_PREFIX,
@@ -81,7 +82,10 @@ _KINDS: tuple[tuple[type[MemoryServiceError], ProblemKind], ...] = (
 """Most specific first."""
 
 _QUOTABLE = frozenset({"enum", "literal_error", "int_parsing", "float_parsing", "bool_parsing", "datetime_parsing"})
-"""Errors whose input is a word of ours, so that it may be quoted; anything else may be somebody's text."""
+"""Errors whose input should have been a word of ours; anything else may be somebody's text."""
+
+_WORD = re.compile(r"[A-Za-z0-9_.:+-]{1,40}")
+"""What of that is repeated: what somebody said stands where it does not belong as well."""
 
 
 def problem(
@@ -121,7 +125,7 @@ def problem_of(error: MemoryServiceError) -> Response:
 
 def problem_of_validation(error: RequestValidationError) -> Response:
     """Return the Problem that names each wrong field."""
-    fields = [_field_error(entry) for entry in counted(error.errors())]
+    fields = [_field_error(entry, error.body) for entry in counted(error.errors())]
     shown = "; ".join(f"{field.field}: {field.expected}" for field in fields[:3])
     more = f" (and {len(fields) - 3} more)" if len(fields) > 3 else ""
     return problem(ProblemKind.INVALID_REQUEST, f"{shown}{more}", fields[:50])
@@ -142,14 +146,18 @@ def problem_of_http(error: HTTPException) -> Response:
     return response
 
 
-def _field_error(entry: dict[str, Any]) -> FieldError:
-    location = [str(part) for part in entry.get("loc", ()) if part not in ("body",)]
-    source = entry["loc"][0] if entry.get("loc") else "body"
-    name = ".".join(location[1:] if source in ("query", "path", "header") and len(location) > 1 else location)
+def _field_error(entry: dict[str, Any], body: Any) -> FieldError:
+    source, *location = entry["loc"]
     given = entry.get("input")
-    quotable = entry.get("type") in _QUOTABLE or isinstance(given, bool | int | float)
+    if entry["type"] == "json_invalid":
+        name, given = "", None
+    elif source == "body":
+        name = field_name(location, body, is_missing=entry["type"] == "missing")
+    else:
+        name = ".".join(map(str, location))
+    quotable = entry["type"] in _QUOTABLE or isinstance(given, bool | int | float)
     return FieldError(
-        field=name or "body",
+        field=name or str(source),
         expected=expectation(entry),
         got=_quoted(given) if quotable else _described(given),
     )
@@ -158,9 +166,8 @@ def _field_error(entry: dict[str, Any]) -> FieldError:
 def _quoted(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return (
-        value[:100] if isinstance(value, str) else value if isinstance(value, bool | int | float) else _described(value)
-    )
+    is_word = isinstance(value, str) and _WORD.fullmatch(value)
+    return value if is_word or isinstance(value, bool | int | float) else _described(value)
 
 
 def _described(value: Any) -> str | None:

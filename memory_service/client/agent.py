@@ -108,10 +108,11 @@ ModelT = TypeVar("ModelT", bound=Wire)
 
 
 def _arguments(model: type[ModelT], name: str, given: Mapping[str, Any]) -> ModelT:
+    cleaned = storable_json(given)
     try:
-        return model.model_validate(storable_json(given))
+        return model.model_validate(cleaned)
     except ValidationError as error:
-        raise errors.from_validation(error, f"the call of {name}") from error
+        raise errors.from_validation(error, f"the call of {name}", cleaned) from error
 
 
 class AgentMemory:

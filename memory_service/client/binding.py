@@ -133,12 +133,14 @@ def from_files(files: Mapping[str, str], store: str | None) -> ProjectedBinding:
     for name in sorted(files):
         if not name.endswith(".json"):
             continue
+        given: Any = None
         try:
-            document = ProjectedBinding.model_validate(json.loads(files[name]))
+            given = json.loads(files[name])
+            document = ProjectedBinding.model_validate(given)
         except json.JSONDecodeError as error:
             raise invalid(f"the binding {name!r} is not JSON: {error}; the operator writes it again") from error
         except ValidationError as error:
-            raise from_validation(error, f"the binding {name!r}") from error
+            raise from_validation(error, f"the binding {name!r}", given) from error
         if store is None or (document.store or name.removesuffix(".json")) == store:
             found.append(document)
     if not found:

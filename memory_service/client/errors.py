@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from memory_service.contract.expectations import counted, expectation
+from memory_service.contract.expectations import counted, expectation, field_name
 from memory_service.contract.problems import PROBLEM_PREFIX, FieldError, Problem, ProblemKind
 
 
@@ -208,10 +208,13 @@ def reused_key() -> InvalidRequest:
     )
 
 
-def from_validation(error: ValidationError, what: str) -> InvalidRequest:
-    """Return the exception for values that do not fit the wire's model; values are named, never repeated."""
+def from_validation(error: ValidationError, what: str, given: Any) -> InvalidRequest:
+    """Return the exception for what was given and does not fit the wire's model; values are named, never repeated."""
     fields = tuple(
-        FieldError(field=".".join(str(part) for part in item["loc"]) or what, expected=expectation(item))
+        FieldError(
+            field=field_name(item["loc"], given, is_missing=item["type"] == "missing") or what,
+            expected=expectation(item),
+        )
         for item in counted(error.errors(include_url=False))
     )
     return invalid(f"{what} was not sent: {len(fields)} field(s) are wrong", fields)

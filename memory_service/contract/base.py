@@ -45,6 +45,20 @@ def _written_out(value: Any) -> Any:
     return value
 
 
+def _a_number(value: Any) -> Any:
+    """Refuse true, false and text: what reads like a number is not one."""
+    if isinstance(value, bool | str):
+        raise PydanticKnownError("float_type")
+    return value
+
+
+def _a_truth(value: Any) -> Any:
+    """Refuse numbers and text: `1`, `"yes"` and `"off"` are neither true nor false."""
+    if not isinstance(value, bool):
+        raise PydanticKnownError("bool_type")
+    return value
+
+
 def _aware(moment: datetime) -> datetime:
     if moment.tzinfo is None:
         raise ValueError("has no time zone; send RFC 3339 with an offset, for example 2026-01-31T12:00:00Z")
@@ -56,6 +70,12 @@ def _aware(moment: datetime) -> datetime:
 
 Text = Annotated[str, AfterValidator(_storable)]
 """A string that both databases can hold as it is."""
+
+AsNumber = BeforeValidator(_a_number)
+"""Makes an `int` or a `float` take numbers of JSON and nothing else."""
+
+AsTruth = BeforeValidator(_a_truth)
+"""Makes a `bool` take true and false and nothing else."""
 
 Time = Annotated[datetime, BeforeValidator(_written_out), AfterValidator(_aware)]
 """An aware time, in UTC inside, RFC 3339 with `Z` on the wire."""

@@ -6,8 +6,10 @@ repeated here: a value may be somebody's text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+
+from memory_service.contract.limits import MAX_NUMBER_DIGITS
 
 T = TypeVar("T", bound=Mapping[str, Any])
 
@@ -30,7 +32,8 @@ _KINDS = {
     "none_required": "null",
     "missing": "is required; send it",
     "extra_forbidden": "is not a field here; leave it out",
-    "json_invalid": "valid JSON in UTF-8, without NaN or Infinity",
+    "json_invalid": "valid JSON in UTF-8, without NaN, Infinity and whole numbers of more than "
+    f"{MAX_NUMBER_DIGITS} digits",
     "json_type": "valid JSON",
     "datetime_type": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
     "datetime_parsing": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
@@ -38,6 +41,30 @@ _KINDS = {
     "datetime_object_invalid": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
     "timezone_aware": "a time with an offset, for example 2026-01-31T12:00:00Z",
 }
+
+
+MAX_FIELD_CHARS = 200
+"""What a refused field is called is cut to this: a name that nobody knows may be as long as a body."""
+
+
+def field_name(location: Sequence[int | str], given: Any, *, is_missing: bool = False) -> str:
+    """Return a flaw's location as it is spelled in what was given, empty for the whole.
+
+    A union puts names of its branches into a location that nobody sent; they are left out.
+    """
+    names: list[str] = []
+    here = given
+    last = len(location) - 1
+    for number, part in enumerate(location):
+        if number < last and isinstance(here, Mapping) and here.get("type") == part:
+            continue  # The branch that `type` chooses, though a field may be called the same.
+        is_there = isinstance(here, Mapping) and part in here
+        if is_there or (isinstance(here, list | tuple) and isinstance(part, int) and part < len(here)):
+            here = here[part]
+        elif not (is_missing and number == last):
+            continue
+        names.append(str(part))
+    return ".".join(names)[:MAX_FIELD_CHARS]
 
 
 def counted(flaws: Iterable[T]) -> list[T]:
@@ -66,10 +93,10 @@ def expectation(flaw: Mapping[str, Any]) -> str:
     match kind:
         case "string_too_short" | "too_short" if context.get("min_length") == 1:
             return "must not be empty"
-        case "string_too_short":
-            return f"at least {context.get('min_length')} characters"
-        case "string_too_long":
+        case "string_too_long" | "too_long" if kind.startswith("string") or context.get("field_type") == "Value":
             return f"at most {context.get('max_length')} characters; send less, or in parts"
+        case "string_too_short" | "too_short" if kind.startswith("string") or context.get("field_type") == "Value":
+            return f"at least {context.get('min_length')} characters"
         case "too_short":
             return f"at least {context.get('min_length')} entries"
         case "too_long":

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from memory_service.contract.base import Text, Time, Wire
+from memory_service.contract.base import AsNumber, Text, Time, Wire
 from memory_service.contract.limits import MAX_FILTER_VALUES, MAX_TAG_CHARS
 from memory_service.contract.scopes import Kind, Scope
 
@@ -66,7 +66,7 @@ class Filters(Wire):
     tags: Annotated[tuple[Label, ...], Field(min_length=1, max_length=MAX_FILTER_VALUES)] | None = None
     since: Time | None = None
     until: Time | None = None
-    min_importance: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_importance: Annotated[float, Field(ge=0, le=1), AsNumber] | None = None
     as_of: Time | None = Field(
         default=None, description="Facts as they were valid at this time, superseded ones included."
     )

@@ -16,6 +16,8 @@ MAX_TURN_CHARS = 1_000_000
 MAX_PARTS_PER_TURN = 256
 MAX_JSON_DEPTH = 32
 """How deeply tool arguments, tool results and attributes may nest."""
+MAX_NUMBER_DIGITS = 4_300
+"""Digits of a whole number in JSON: as many as Python reads and writes."""
 MAX_NAME_CHARS = 200
 MAX_QUERY_CHARS = 32_000
 MAX_TOP_K = 100

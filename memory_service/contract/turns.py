@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from memory_service.contract.base import Text, Time, Wire
+from memory_service.contract.base import AsTruth, Text, Time, Wire
 from memory_service.contract.ids import TurnId
 from memory_service.contract.limits import (
     MAX_JSON_DEPTH,
@@ -80,7 +80,7 @@ class ToolResultPart(Wire):
     id: Annotated[Text, Field(max_length=MAX_NAME_CHARS)]
     name: Annotated[Text, Field(max_length=MAX_NAME_CHARS)] | None = None
     content: Any = None
-    is_error: bool = False
+    is_error: Annotated[bool, AsTruth] = False
 
     @model_validator(mode="after")
     def _content_is_storable(self) -> Self:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from memory_service.contract.base import Text, Time, Wire
+from memory_service.contract.base import AsNumber, AsTruth, Text, Time, Wire
 from memory_service.contract.ids import FactKey, SessionId, Workspace
 from memory_service.contract.items import Filters, Item, Label
 from memory_service.contract.limits import (
@@ -47,12 +47,14 @@ class WriteRequest(Wire):
     session_id: SessionId
     turns: Annotated[tuple[NewTurn, ...], Field(min_length=1, max_length=MAX_TURNS_PER_WRITE)]
     workspace: Workspace | None = None
-    infer: bool = Field(default=True, description="Whether facts may be extracted from these turns.")
+    infer: Annotated[bool, AsTruth] = Field(
+        default=True, description="Whether facts may be extracted from these turns."
+    )
     generation: Generation | None = Field(
         default=None,
         description="From an earlier answer; 410 if anything was erased since, unless `queued_seconds` comes with it.",
     )
-    queued_seconds: Annotated[float, Field(ge=0, le=MAX_QUEUED_SECONDS)] | None = Field(
+    queued_seconds: Annotated[float, Field(ge=0, le=MAX_QUEUED_SECONDS), AsNumber] | None = Field(
         default=None,
         description="How long the turns waited in an outbox; 410 if anything was erased after they were said. "
         "It counts for what `generation` does not vouch for.",
@@ -111,10 +113,10 @@ class RecallRequest(Wire):
         Tier.MEDIUM_TERM,
         Tier.LONG_TERM,
     )
-    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] | None = Field(
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K), AsNumber] | None = Field(
         default=None, description="The store's default if left out; as many as fit where there is a token budget."
     )
-    token_budget: Annotated[int, Field(ge=1, le=MAX_TOKEN_BUDGET)] | None = Field(
+    token_budget: Annotated[int, Field(ge=1, le=MAX_TOKEN_BUDGET), AsNumber] | None = Field(
         default=None, description="Tokens of the long-term block; the binding's, else no bound but top_k."
     )
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1, max_length=4)] | None = Field(
@@ -123,8 +125,10 @@ class RecallRequest(Wire):
     workspace: Workspace | None = None
     filters: Filters = Filters()
     mode: RecallMode = RecallMode.INHERIT
-    score_floor: Annotated[float, Field(ge=0, le=1)] | None = Field(default=None, description="0 means no floor.")
-    explain: bool = False
+    score_floor: Annotated[float, Field(ge=0, le=1), AsNumber] | None = Field(
+        default=None, description="0 means no floor."
+    )
+    explain: Annotated[bool, AsTruth] = False
 
 
 class LongTerm(Wire):
@@ -185,9 +189,9 @@ class FactFields(Wire):
     kind: FactKind = FactKind.SEMANTIC
     category: Label | None = None
     evidence: Annotated[Text, Field(max_length=MAX_EVIDENCE_CHARS)] | None = None
-    importance: Annotated[float, Field(ge=0, le=1)] | None = None
+    importance: Annotated[float, Field(ge=0, le=1), AsNumber] | None = None
     tags: Annotated[tuple[Label, ...], Field(max_length=MAX_TAGS)] = ()
-    pinned: bool = False
+    pinned: Annotated[bool, AsTruth] = False
     dedupe_key: FactKey | None = Field(
         default=None, description="A second save with it, in one owner, updates the first."
     )
@@ -221,7 +225,7 @@ class RememberRequest(NewFact):
     """A fact to save now; it can be found before the call returns."""
 
     generation: Generation | None = None
-    queued_seconds: Annotated[float, Field(ge=0, le=MAX_QUEUED_SECONDS)] | None = None
+    queued_seconds: Annotated[float, Field(ge=0, le=MAX_QUEUED_SECONDS), AsNumber] | None = None
 
 
 class RememberResponse(Item):
@@ -251,11 +255,11 @@ class FactPatch(Wire):
     text: Annotated[Text, Field(min_length=1, max_length=MAX_FACT_CHARS)] | None = None
     category: Label | None = None
     evidence: Annotated[Text, Field(max_length=MAX_EVIDENCE_CHARS)] | None = None
-    importance: Annotated[float, Field(ge=0, le=1)] | None = None
+    importance: Annotated[float, Field(ge=0, le=1), AsNumber] | None = None
     tags: Annotated[tuple[Label, ...], Field(max_length=MAX_TAGS)] | None = None
-    pinned: bool | None = None
+    pinned: Annotated[bool, AsTruth] | None = None
     expires_at: Time | None = None
-    revision: int | None = None
+    revision: Annotated[int, AsNumber] | None = None
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
@@ -301,7 +305,7 @@ class ListRequest(Wire):
     workspace: Workspace | None = None
     tiers: Annotated[tuple[Literal["fact", "episode"], ...], Field(min_length=1, max_length=2)] = ("fact",)
     cursor: Annotated[str, Field(max_length=1_024)] | None = None
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = DEFAULT_PAGE
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE), AsNumber] = DEFAULT_PAGE
 
 
 class ListResponse(Wire):
@@ -316,7 +320,7 @@ class ForgetRequest(Wire):
 
     scope: Scope | None = None
     session_id: SessionId | None = None
-    confirm: Literal[True]
+    confirm: Annotated[Literal[True], AsTruth]
 
 
 class ErasureStatus(StrEnum):

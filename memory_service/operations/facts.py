@@ -72,9 +72,8 @@ async def patch_fact(
         now = tx.now()
         fields = {name: getattr(patch, name) for name in patch.model_fields_set - {"revision"}}
         merged = {name: fields.get(name, getattr(row, name)) for name in ("text", "category", "tags")}
-        reworded = any(merged[name] != getattr(row, name) for name in merged)
         terms = None
-        if reworded:
+        if fields.keys() & merged.keys():
             terms = lexical.terms(
                 lexical.fact_index_text(merged["text"], key=row.key, category=merged["category"], tags=merged["tags"])
             )

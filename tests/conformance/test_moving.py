@@ -328,7 +328,7 @@ async def test_a_damaged_turn_is_refused(store: Store, field: str) -> None:
     ("kind", "field", "value"),
     [
         ("turn", "parts.0.type", [{"type": "foo"}]),
-        ("turn", "parts.0.text.more", [{"type": "text", "text": "x", "more": 1}]),
+        ("turn", "parts.0.more", [{"type": "text", "text": "x", "more": 1}]),
         ("turn", "parts", "abc"),
         ("turn", "said_at", 10**18),
         ("turn", "tokens", -5_000_000),

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from memory_service.contract.expectations import counted, expectation
+from memory_service.contract.expectations import MAX_FIELD_CHARS, counted, expectation, field_name
 from memory_service.contract.sessions import ErasureSubject
-from memory_service.contract.verbs import RecallRequest, RememberRequest, WriteRequest
+from memory_service.contract.verbs import ForgetRequest, RecallRequest, RememberRequest, WriteRequest
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,14 @@ from memory_service.contract.verbs import RecallRequest, RememberRequest, WriteR
         (RememberRequest, {}, "text", "is required; send it"),
         (RememberRequest, {"text": "a", "owner": "x"}, "owner", "is not a field here; leave it out"),
         (RememberRequest, {"text": 5}, "text", "a string"),
+        (RememberRequest, {"text": "a" * 16_001}, "text", "at most 16000 characters"),
+        (RememberRequest, {"text": "a", "tags": ["t"] * 33}, "tags", "at most 32 entries"),
+        (RememberRequest, {"text": "a", "tags": [""]}, "tags.0", "must not be empty"),
+        (RememberRequest, {"text": "a", "importance": "0.5"}, "importance", "a number"),
+        (RememberRequest, {"text": "a", "importance": True}, "importance", "a number"),
+        (RememberRequest, {"text": "a", "pinned": 1}, "pinned", "true or false"),
+        (RecallRequest, {"query": "a", "top_k": "5"}, "top_k", "a number"),
+        (ForgetRequest, {"confirm": 1}, "confirm", "true or false"),
         (RememberRequest, {"text": "a", "importance": 2}, "importance", "at most 1.0"),
         (RecallRequest, {"query": "a", "filters": {"as_of": 1_700_000_000}}, "filters.as_of", "a time as in RFC 3339"),
         (RecallRequest, {"query": "a", "filters": {"as_of": "1700000000"}}, "filters.as_of", "a time as in RFC 3339"),
@@ -55,3 +63,21 @@ def test_a_list_is_not_called_empty_for_an_entry_that_is_wrong() -> None:
     with pytest.raises(ValidationError) as refused:
         WriteRequest.model_validate({"session_id": "s", "turns": []})
     assert [flaw["loc"] for flaw in counted(refused.value.errors())] == [("turns",)]
+
+
+@pytest.mark.parametrize(
+    ("turn", "field"),
+    [
+        ({"parts": [{"type": "tool_call", "id": "c", "name": "n", "arguments": 5}]}, "turns.0.parts.0.arguments"),
+        ({"parts": [{"type": "tool_call", "id": "c"}]}, "turns.0.parts.0.name"),
+        ({"parts": [{"type": "text", "text": "a", "tool_call": 1}]}, "turns.0.parts.0.tool_call"),
+        ({"parts": [{"type": "smell"}]}, "turns.0.parts.0"),
+        ({"content": "a", "x" * 1_000: 1}, f"turns.0.{'x' * 1_000}"[:MAX_FIELD_CHARS]),
+    ],
+)
+def test_a_field_is_called_what_was_sent_and_no_more_than_its_bound_of_it(turn: dict[str, Any], field: str) -> None:
+    given = {"session_id": "s", "turns": [{"role": "user", **turn}]}
+    with pytest.raises(ValidationError) as refused:
+        WriteRequest.model_validate(given)
+    flaws = counted(refused.value.errors())
+    assert {field_name(flaw["loc"], given, is_missing=flaw["type"] == "missing") for flaw in flaws} == {field}

@@ -79,10 +79,11 @@ def export(*, cursor: str | None = None, limit: int | None = None) -> Request[Ex
 
 def import_lines(lines: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None) -> Request[ImportResponse]:
     """Import lines of an export; a line that was imported before is skipped."""
+    given = {"lines": tuple(lines)}
     try:
-        body = ImportRequest.model_validate({"lines": tuple(lines)})
+        body = ImportRequest.model_validate(given)
     except ValidationError as error:
-        raise errors.from_validation(error, "the import") from error
+        raise errors.from_validation(error, "the import", given) from error
     return Request(
         "admin.import",
         "POST",

@@ -41,7 +41,7 @@ def checked(model: type[ModelT], what: str, **fields: Any) -> ModelT:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise errors.from_validation(error, what) from error
+        raise errors.from_validation(error, what, given) from error
 
 
 def plain(value: Any) -> Any:
@@ -65,7 +65,7 @@ def segment(name: str, value: str, kind: Any = Id) -> str:
     try:
         return quote(TypeAdapter(kind).validate_python(value), safe="")
     except ValidationError as error:
-        raise errors.from_validation(error, name) from error
+        raise errors.from_validation(error, name, value) from error
 
 
 def query(**values: Any) -> tuple[tuple[str, str], ...]:

@@ -32,10 +32,11 @@ def get(fact_id: str) -> Request[Item]:
 def patch(fact_id: str, *, idempotency_key: str | None = None, **changes: Any) -> Request[Item]:
     """Correct one fact; what is left out stays, and None clears what can be cleared."""
     path = f"/v1/facts/{bodies.segment('fact_id', fact_id)}"
+    given = {name: bodies.plain(value) for name, value in changes.items()}
     try:
-        body = FactPatch.model_validate({name: bodies.plain(value) for name, value in changes.items()})
+        body = FactPatch.model_validate(given)
     except ValidationError as error:
-        raise errors.from_validation(error, "the correction") from error
+        raise errors.from_validation(error, "the correction", given) from error
     return Request(
         "facts.patch", "PATCH", path, Item, body=bodies.sent(body), idempotency_key=bodies.checked_key(idempotency_key)
     )

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from memory_service.contract.base import Text
+from memory_service.contract.expectations import expectation, field_name
 from memory_service.contract.ids import (
     AGENT_PATTERN,
     SESSION_PATTERN,
@@ -218,7 +219,7 @@ def check(found: Sequence[Mapping[str, Any]], *, embedding_model: str, dimension
         except ValidationError as error:
             raise _refused(
                 [
-                    FieldProblem(".".join(map(str, ("lines", number, *entry["loc"]))), _expected(entry))
+                    FieldProblem(_place(number, entry, line), expectation(entry))
                     for entry in error.errors(include_url=False, include_context=True, include_input=False)[:50]
                 ]
             ) from None
@@ -231,11 +232,9 @@ def _check_vector(data: bytes, number: int, dimension: int) -> None:
         raise _refused([FieldProblem(f"lines.{number}.vector", f"{dimension} finite numbers of 4 bytes each")])
 
 
-def _expected(entry: Mapping[str, Any]) -> str:
-    """Return what was expected, without what came: that may be somebody's text."""
-    if entry["type"] == "union_tag_invalid":
-        return f"one of {entry['ctx']['expected_tags']}"
-    return str(entry["msg"])
+def _place(number: int, entry: Mapping[str, Any], line: Mapping[str, Any]) -> str:
+    name = field_name(entry["loc"], line, is_missing=entry["type"] == "missing")
+    return f"lines.{number}.{name}" if name else f"lines.{number}"
 
 
 def _refused(problems: Sequence[FieldProblem]) -> InvalidRequest:

@@ -150,6 +150,19 @@ async def test_a_patch_that_nulls_what_every_fact_has_is_refused(agent: Asker) -
     assert (await agent.get(f"/v1/facts/{fact['id']}"))["revision"] == fact["revision"]
 
 
+async def test_a_correction_that_says_again_what_a_fact_says_is_taken(agent: Asker) -> None:
+    fact = await agent.remember("Anna lives in Oslo", category="home", tags=["city"])
+    for change in (
+        {"text": "Anna lives in Oslo"},
+        {"category": "home"},
+        {"text": "Anna lives in Oslo", "pinned": True},
+    ):
+        answer = await agent.ask("PATCH", f"/v1/facts/{fact['id']}", change)
+        assert answer.status_code == 200, answer.text
+    assert (answer.json()["text"], answer.json()["pinned"]) == ("Anna lives in Oslo", True)
+    assert item_texts(await agent.recall("where does Anna live", scopes=["private"])) == ["Anna lives in Oslo"]
+
+
 async def test_a_patch_is_of_the_fact_as_it_is_once_other_writers_are_done(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

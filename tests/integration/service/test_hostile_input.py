@@ -168,6 +168,7 @@ WRONG_BODIES: dict[str, tuple[bytes, str]] = {
     "a lone surrogate": (b'{"query": "\\ud800"}', "application/json"),
     "NUL": (b'{"query": "a\\u0000b"}', "application/json"),
     "a huge integer": (b'{"query": "x", "top_k": ' + b"9" * 5_000 + b"}", "application/json"),
+    "a byte order mark": (b'\xef\xbb\xbf{"query": "x"}', "application/json"),
     "deep lists": (b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "application/json"),
     "deep objects": (b'{"query": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}", "application/json"),
     "a list": (b"[]", "application/json"),
@@ -175,6 +176,7 @@ WRONG_BODIES: dict[str, tuple[bytes, str]] = {
     "a number": (b"7", "application/json"),
     "two documents": (b'{"query": "x"}{"query": "y"}', "application/json"),
 }
+NO_JSON = ("no JSON", "half of it", "UTF-16", "a huge integer", "a byte order mark", "two documents")
 WRONG_TYPES = (
     "text/plain",
     "application/x-www-form-urlencoded",
@@ -191,7 +193,8 @@ async def test_a_body_that_is_not_what_the_route_takes_is_refused(service: Servi
         headers = {**agent.headers, "content-type": content_type}
         response = await service.http.post(path, content=body, headers=headers)
         assert response.status_code == 422, (name, response.text)
-        problem(response, 422, "invalid-request")
+        told = problem(response, 422, "invalid-request")["errors"]
+        assert name not in NO_JSON or [error["field"] for error in told] == ["body"], (name, told)
     for content_type in WRONG_TYPES:
         headers = {**agent.headers, "content-type": content_type}
         response = await service.http.post(path, content=b'{"query": "x"}', headers=headers)
@@ -440,7 +443,7 @@ async def test_times_at_the_edges_of_the_calendar_are_kept_and_those_to_come_are
     assert (await agent.recall("fact number", scopes=["private"]))["outcome"] == "applied"
 
 
-async def test_a_problem_never_repeats_what_was_said(agent: Asker) -> None:
+async def test_a_problem_never_repeats_what_was_said(service: Service) -> None:
     secret = "zyxwalnut-secret"
     for path, body in (
         ("/v1/write", {**WRITE, "turns": [{"role": "user", "content": [secret]}]}),
@@ -448,8 +451,12 @@ async def test_a_problem_never_repeats_what_was_said(agent: Asker) -> None:
         ("/v1/facts", {"text": {"a": secret}}),
         ("/v1/facts", {"text": secret * 2_000}),
         ("/v1/recall", {"query": [secret]}),
+        ("/v1/recall", {"query": "x", "mode": f"{secret} said"}),
+        ("/v1/facts", {"text": "x", "pinned": f"{secret} said"}),
+        ("/v1/admin/import", {"lines": [{"type": f"{secret} said"}]}),
     ):
-        response = await agent.ask("POST", path, body)
+        asker = service.admin() if "/admin/" in path else service.agent()
+        response = await asker.ask("POST", path, body)
         assert response.status_code == 422
         assert secret not in response.text
 

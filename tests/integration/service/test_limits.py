@@ -15,6 +15,7 @@ REFUSED_ELSEWHERE_OR_NEVER = {
     "BODY_BYTES_PER_SECOND": "408, in test_turn_verbs",
     "HEAD_SECONDS": "the connection ends, in test_silence",
     "MAX_HEADER_BYTES": "431, in test_hostile_input",
+    "MAX_NUMBER_DIGITS": "no JSON, in test_hostile_input and test_any_value",
     "MAX_HISTORY_LINES": "older changes go, in the conformance tests of facts",
     "MAX_HISTORY_CHARS": "older changes go, in the conformance tests of facts",
     "MAX_SOURCE_SEQS": "older turns go, in the conformance tests of facts",
