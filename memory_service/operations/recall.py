@@ -40,6 +40,7 @@ from memory_service.operations.owners import resolve_owners, resolve_sessions
 from memory_service.operations.services import Services
 from memory_service.operations.turns import shown_answer
 from memory_service.operations.windows import read_window
+from memory_service.ports.process import Meter
 from memory_service.ports.records import (
     DigestRow,
     Episode,
@@ -68,7 +69,7 @@ async def recall(services: Services, caller: Caller, request: RecallRequest) -> 
     Raises:
         Forbidden, ScopeUnresolved, InvalidRequest: the call itself is wrong; outages never raise.
     """
-    plan = scopes.read_plan(caller, request.scopes, request.session_id, request.workspace, request.mode)
+    plan = _plan(caller, request)
     if request.mode is RecallMode.DISABLE:
         return RecallResponse(outcome=Outcome.DISABLED)
     degraded = [
@@ -88,13 +89,38 @@ async def recall(services: Services, caller: Caller, request: RecallRequest) -> 
     try:
         answer = await services.storage.read(look)
     except StorageUnavailable as error:
-        degraded.append(Degraded(part="storage", reason=error.reason))
-        answer = RecallResponse(outcome=Outcome.UNAVAILABLE)
+        answer = _unavailable(error)
     if degraded:
         answer = answer.model_copy(update={"degraded": (*answer.degraded, *degraded)})
-    services.meter.count("recalls", outcome=answer.outcome.value)
+    return _counted(answer, services.meter)
+
+
+def recall_unopened(meter: Meter, caller: Caller, request: RecallRequest, error: StorageUnavailable) -> RecallResponse:
+    """Return the answer of a service that has not opened its storage: the storage is missing, and a recall that is
+    switched off, or wrong by itself, is so all the same.
+
+    Raises:
+        Forbidden, ScopeUnresolved, InvalidRequest: as for `recall`.
+    """
+    _plan(caller, request)
+    if request.mode is RecallMode.DISABLE:
+        return RecallResponse(outcome=Outcome.DISABLED)
+    return _counted(_unavailable(error), meter)
+
+
+def _plan(caller: Caller, request: RecallRequest) -> scopes.ReadPlan:
+    return scopes.read_plan(caller, request.scopes, request.session_id, request.workspace, request.mode)
+
+
+def _unavailable(error: StorageUnavailable) -> RecallResponse:
+    missing = Degraded(part="storage", reason=error.reason)
+    return RecallResponse(outcome=Outcome.UNAVAILABLE, degraded=(missing,))
+
+
+def _counted(answer: RecallResponse, meter: Meter) -> RecallResponse:
+    meter.count("recalls", outcome=answer.outcome.value)
     for part in answer.degraded:
-        services.meter.count("recall_degraded", part=part.part, reason=part.reason)
+        meter.count("recall_degraded", part=part.part, reason=part.reason)
     return answer
 
 

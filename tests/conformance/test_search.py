@@ -114,6 +114,7 @@ async def test_turns_are_found_by_words_from_the_write_on_and_by_meaning_when_th
 
 
 async def test_all_own_facts_are_found_among_100_000_nearer_foreign_ones_thirty_times_in_a_row(store: Store) -> None:
+    """Promise 5: your own facts are found however many others there are."""
     aim = units(1, 1, store.dimension)[0]
     near = units(2, 1_000, store.dimension, near=aim)
     far = units(3, 31, store.dimension)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,6 +33,13 @@ def wait_for(what: str, condition: Callable[[], T | None], seconds: float = WAIT
             return found
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
         time.sleep(0.02)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -121,9 +129,10 @@ class Service:
     def is_disarmed(self) -> bool:
         """Return whether what was armed has happened, and the process is gone or serves again."""
         assert self.process is not None
-        return not (self.folder / "at").exists() and (self.has_ended() or self._answers())
+        return not (self.folder / "at").exists() and (self.has_ended() or self.lives())
 
-    def _answers(self) -> bool:
+    def lives(self) -> bool:
+        """Return whether it answers at all."""
         try:
             return httpx.get(self.url + "/healthz", trust_env=False).status_code == 200
         except httpx.TransportError:

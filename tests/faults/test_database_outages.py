@@ -4,53 +4,81 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 
 from tests.fakes.postgres import terminate_connections
 from tests.faults.conftest import World
-from tests.faults.processes import Agent, wait_for
+from tests.faults.processes import Agent, free_port, wait_for
+
+ROUNDS = 8
+TALKERS = 4
 
 
-def test_terminated_connections_cost_no_answer_and_no_turn(external: World) -> None:
+def test_terminated_connections_cost_no_verb_an_answer_and_no_turn_a_place(external: World) -> None:
+    """Each talker writes, recalls, remembers, lists, exports and forgets, and asks once more at the most."""
     postgres = external.postgres
     assert postgres is not None
-    service = external.service()
+    service = external.service(extraction={"minTurns": 1000})
     service.start()
     done = threading.Event()
-    statuses: list[int] = []
+    answered: list[tuple[str, int]] = []
 
-    def talk(number: int) -> list[str]:
-        written: list[str] = []
-        with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as client:
-            while not done.is_set():
-                text = f"thought {number} {len(written)}"
-                body = {
-                    "session_id": f"s{number}",
-                    "turns": [{"id": f"t{len(written)}", "role": "user", "content": text}],
-                }
-                headers = {"Idempotency-Key": f"{number}-{len(written)}"}
+    def talk(number: int) -> tuple[list[str], list[str]]:
+        """Return the turns and the facts that are to be there."""
+        said: list[str] = []
+        facts: list[str] = []
+        headers = {"X-Memplane-Agent": f"kaos://agent/local/talker{number}"}
+        with httpx.Client(base_url=service.url, trust_env=False, timeout=30, headers=headers) as client:
+
+            def ask(method: str, path: str, body: dict[str, Any] | None = None, key: str = "") -> dict[str, Any]:
+                own = {"Idempotency-Key": key} if key else {}
                 for _attempt in range(2):
-                    answer = client.post("/v1/write", json=body, headers=headers)
+                    answer = client.request(method, path, json=body, headers=own)
                     if answer.status_code < 500:
                         break
-                statuses.append(answer.status_code)
-                written.append(text)
-                statuses.append(client.post("/v1/recall", json={"query": text}).status_code)
-        return written
+                answered.append((path, answer.status_code))
+                found: dict[str, Any] = answer.json()
+                return found
 
-    with ThreadPoolExecutor(4) as threads:
-        talks = [threads.submit(talk, number) for number in range(4)]
-        for count in range(5):
-            enough = 20 * (count + 1)
-            wait_for("traffic", lambda enough=enough: len(statuses) > enough)  # type: ignore[misc]
-            terminate_connections(postgres.dsn)
-        done.set()
-        said = [talk.result(timeout=60) for talk in talks]
-    assert {status for status in statuses if status >= 400} == set()
-    agent = Agent(service)
-    for number, texts in enumerate(said):
-        assert [turn["content"] for turn in agent.turns(f"s{number}")] == texts
+            while not done.is_set():
+                step = len(said)
+                text, fact = f"thought {number} {step}", f"My item{number}x{step} is in a box"
+                turn = {"id": f"t{step}", "role": "user", "content": text}
+                ask("POST", "/v1/write", {"session_id": "kept", "turns": [turn]}, f"kept-{step}")
+                said.append(text)
+                ask("POST", "/v1/write", {"session_id": f"gone{step}", "turns": [turn]}, f"gone-{step}")
+                ask("POST", "/v1/facts", {"text": fact}, f"fact-{step}")
+                facts.append(fact)
+                found = ask("POST", "/v1/recall", {"query": text, "session_id": "kept"})
+                assert (found["outcome"], found["degraded"]) == ("applied", [])
+                assert found["short_term"]["window"][-1]["content"] == text
+                listed = ask("POST", "/v1/list", {"tiers": ["fact"], "limit": 1000})
+                assert {item["text"] for item in listed["items"]} == set(facts)
+                assert ask("GET", "/v1/admin/export?limit=20")["lines"]
+                forgotten = {"scope": "session", "session_id": f"gone{step}", "confirm": True}
+                receipt = ask("POST", "/v1/forget", forgotten, f"forget-{step}")
+                assert receipt["erased"]["turns"] == 1
+                assert ask("GET", f"/v1/receipts/{receipt['receipt_id']}")["erased"] == receipt["erased"]
+        return said, facts
+
+    with ThreadPoolExecutor(TALKERS) as threads:
+        talks = [threads.submit(talk, number) for number in range(TALKERS)]
+        try:
+            for count in range(ROUNDS):
+                enough = 8 * TALKERS * (count + 1)
+                wait_for("traffic", lambda enough=enough: len(answered) > enough or any(t.done() for t in talks))  # type: ignore[misc]
+                terminate_connections(postgres.dsn)
+        finally:
+            done.set()
+        kept = [talk.result(timeout=60) for talk in talks]
+    assert {(path, status) for path, status in answered if status >= 400} == set()
+    for number, (said, facts) in enumerate(kept):
+        agent = Agent(service, f"kaos://agent/local/talker{number}")
+        assert [turn["content"] for turn in agent.turns("kept")] == said
+        assert sorted(agent.facts()) == sorted(facts)
+        assert [one["session_id"] for one in agent.call("GET", "/v1/sessions")["sessions"]] == ["kept"]
 
 
 def test_a_database_that_is_down_makes_recall_poorer_and_the_service_unready_until_it_is_back(external: World) -> None:
@@ -83,10 +111,10 @@ def test_a_service_that_starts_before_its_database_serves_once_that_is_there(ext
     postgres = external.postgres
     assert postgres is not None
     postgres.stop()
-    service = external.service(server={"port": _free_port(), "graceSeconds": 5})
+    service = external.service(server={"port": free_port(), "graceSeconds": 5})
     service.start(wait=False)
     service.port = int(service.config["server"]["port"])
-    wait_for("liveness", lambda: _status(service.url + "/healthz") == 200)
+    wait_for("liveness", service.lives)
     assert _status(service.url + "/readyz") == 503
     postgres.start()
     wait_for("readiness", lambda: _status(service.url + "/readyz") == 200)
@@ -98,14 +126,6 @@ def _status(url: str) -> int:
         return httpx.get(url, trust_env=False, timeout=10).status_code
     except httpx.TransportError:
         return 0
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_frozen_database_holds_nobody_and_loses_nothing(external: World) -> None:

@@ -13,7 +13,6 @@ from memory_service.contract.items import Item
 from memory_service.contract.limits import DEFAULT_PAGE, MAX_PAGE
 from memory_service.contract.scopes import Scope
 from memory_service.contract.verbs import (
-    Degraded,
     FactBatchRequest,
     FactBatchResponse,
     FactPatch,
@@ -22,7 +21,6 @@ from memory_service.contract.verbs import (
     HistoryResponse,
     ListRequest,
     ListResponse,
-    Outcome,
     RecallRequest,
     RecallResponse,
     Receipt,
@@ -71,8 +69,7 @@ async def recall(body: RecallRequest, call: AgentCall) -> Response:
     try:
         services = call.services
     except StorageUnavailable as error:
-        missing = (Degraded(part="storage", reason=error.reason),)
-        return answer(RecallResponse(outcome=Outcome.UNAVAILABLE, degraded=missing))
+        return answer(recall_verb.recall_unopened(call.runtime.meter, call.caller, body, error))
     return answer(await recall_verb.recall(services, call.caller, body))
 
 

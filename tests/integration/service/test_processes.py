@@ -108,6 +108,7 @@ def _alone(kind: str, repository: Path, folder: Path) -> dict[str, Any]:
 def test_it_serves_with_no_network_and_a_read_only_disk_and_writes_to_its_folder_alone(
     repository: Path, tmp_path: Path
 ) -> None:
+    """Promise 7: it starts with no network, no download, no telemetry and no key."""
     seen = _alone("local", repository, tmp_path)
     assert "Anna lives in Oslo" in seen["texts"]
     assert "embedding" not in seen["degraded"]
@@ -116,6 +117,7 @@ def test_it_serves_with_no_network_and_a_read_only_disk_and_writes_to_its_folder
 
 
 def test_with_postgres_and_models_it_calls_those_and_looks_for_nothing_else(repository: Path, tmp_path: Path) -> None:
+    """Promise 7: only what is configured is ever called."""
     seen = _alone("external", repository, tmp_path)
     assert seen["asked"] == [CHAT, EMBEDDINGS]
     assert seen["degraded"] == []
