@@ -240,6 +240,38 @@ async def test_a_claim_is_a_few_statements_however_long_the_queue_is(store: Stor
     assert await store.storage.transact(claim) <= 3
 
 
+@pytest.mark.parametrize("is_analyzed", [False, True])
+async def test_a_job_of_one_kind_is_looked_for_among_those_of_its_kind_alone(store: Store, is_analyzed: bool) -> None:
+    """Both planners prefer other indexes, with and without statistics, where they may: 100,000 rows a claim."""
+    due = store.clock.now() - timedelta(seconds=1)
+
+    class Undone(Exception):
+        pass
+
+    def plans(tx: Transaction) -> None:
+        for number in range(1_000):
+            tx.jobs.enqueue(JobDraft(JobKind.EXTRACT, f"k{number}", due, lane=f"l{number}"), tx.now())
+        tx.jobs.enqueue(JobDraft(JobKind.EMBED, "k", due), tx.now())
+        assert isinstance(tx, RowTransaction)
+        if is_analyzed:
+            tx.link.run("ANALYZE @jobs")
+        with recorded(tx) as statements:
+            tx.jobs.is_any_due(lease=timedelta(seconds=9))
+            kinds = [JobKind.EMBED, JobKind.PURGE]
+            tx.jobs.claim(kinds=kinds, lease=timedelta(seconds=9), worker="w", max_crashes=6, now=tx.now())
+        for sql, parameters in statements:
+            lines = tx.link.rows(f"[[EXPLAIN|EXPLAIN QUERY PLAN]] {sql}", parameters)
+            looked.append((sql, "\n".join(str(line[-1]) for line in lines)))
+        raise Undone
+
+    looked: list[tuple[str, str]] = []
+    with pytest.raises(Undone):
+        await store.storage.transact(plans)
+    by_kind = re.compile(r"jobs_due \(kind=\?|using jobs_due on jobs.*\n\s+Index Cond: \(+kind = [^A]")
+    assert [(sql, plan) for sql, plan in looked if "'queued'" in sql and not by_kind.search(plan)] == []
+    assert len(looked) == 4
+
+
 async def test_an_import_is_as_many_statements_for_a_thousand_lines_as_for_one_of_each_type(store: Store) -> None:
     def lines_of(tx: Transaction, count: int, name: str) -> list[Mapping[str, Any]]:
         for number in range(count):

@@ -187,7 +187,7 @@ CREATE TABLE {schema}.jobs (
 CREATE UNIQUE INDEX jobs_queued ON {schema}.jobs (kind, dedupe_key) WHERE state = 'queued';
 CREATE INDEX jobs_dead ON {schema}.jobs (kind, dedupe_key) WHERE state = 'dead';
 CREATE UNIQUE INDEX jobs_lane ON {schema}.jobs (lane) WHERE state = 'running' AND lane IS NOT NULL;
-CREATE INDEX jobs_due ON {schema}.jobs (run_at, id) WHERE state = 'queued';
+CREATE INDEX jobs_due ON {schema}.jobs (kind, run_at, id) WHERE state = 'queued';
 CREATE INDEX jobs_leases ON {schema}.jobs (lease_until) WHERE state = 'running';
 CREATE INDEX jobs_created ON {schema}.jobs (created_at, id);
 CREATE INDEX jobs_state ON {schema}.jobs (state, created_at, id);

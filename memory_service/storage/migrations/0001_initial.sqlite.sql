@@ -182,7 +182,7 @@ CREATE TABLE jobs (
 CREATE UNIQUE INDEX jobs_queued ON jobs (kind, dedupe_key) WHERE state = 'queued';
 CREATE INDEX jobs_dead ON jobs (kind, dedupe_key) WHERE state = 'dead';
 CREATE UNIQUE INDEX jobs_lane ON jobs (lane) WHERE state = 'running' AND lane IS NOT NULL;
-CREATE INDEX jobs_due ON jobs (run_at, id) WHERE state = 'queued';
+CREATE INDEX jobs_due ON jobs (kind, run_at, id) WHERE state = 'queued';
 CREATE INDEX jobs_leases ON jobs (lease_until) WHERE state = 'running';
 CREATE INDEX jobs_created ON jobs (created_at, id);
 CREATE INDEX jobs_state ON jobs (state, created_at, id);

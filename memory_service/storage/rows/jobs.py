@@ -31,7 +31,17 @@ _FREE = "lease_token = NULL, lease_until = NULL, worker = NULL"
 _UNTRIED = "attempts = 0, failures = 0, crashes = 0"
 _COUNTED = "attempts = :attempts, failures = :failures, crashes = :crashes"
 _LOST = "state = 'running' AND (lease_until < {now} OR lease_until > {now} + :longest_lease)"
-_DOUBTED = "state = 'queued' AND run_at > (SELECT {now}) + :longest_wait"
+_NEXT = (
+    "q.state = 'queued' AND q.kind = :kind AND q.run_at <= (SELECT {now}) AND (q.lane IS NULL OR NOT EXISTS"
+    " (SELECT 1 FROM @jobs AS r WHERE r.state = 'running' AND r.lane IS NOT NULL AND r.lane = q.lane))"
+    " ORDER BY q.run_at, q.id LIMIT 1"
+)
+_KINDS = "(SELECT [[unnest(CAST(:kinds AS TEXT[])) AS kind|value AS kind FROM json_each(:kinds)]]) AS k"
+_OF_KIND = "SELECT q.run_at FROM @jobs AS q WHERE q.state = 'queued' AND q.kind = k.kind ORDER BY q.run_at"
+_IS_ANY_DUE = f"COALESCE((SELECT MIN(({_OF_KIND} LIMIT 1)) FROM {_KINDS}) <= {{now}}, FALSE)"
+_IS_ANY_DOUBTED = f"COALESCE((SELECT MAX(({_OF_KIND} DESC LIMIT 1)) FROM {_KINDS}) > {{now}} + :longest_wait, FALSE)"
+_IS_ANY_LOST = f"EXISTS (SELECT 1 FROM @jobs WHERE {_LOST})"
+_ALL_KINDS = {"kinds": [kind.value for kind in JobKind]}
 _LONGEST_WAIT = {"longest_wait": (retries.LONGEST_WAIT + retries.CLOCK_STEP) // timedelta(microseconds=1)}
 _CLAIM_TRIES = 3
 _TAKE_BACK_AT_ONCE = 100
@@ -104,9 +114,8 @@ class JobQueue:
     def is_any_due(self, *, lease: timedelta) -> bool:
         """Return whether a job is due, or is to be taken back first: else a claim, of whatever kind, finds nothing."""
         found = self._link.row(
-            "SELECT EXISTS (SELECT 1 FROM @jobs WHERE state = 'queued' AND run_at <= {now})"
-            f" OR EXISTS (SELECT 1 FROM @jobs WHERE {_LOST}) OR EXISTS (SELECT 1 FROM @jobs WHERE {_DOUBTED})",
-            {**_longest_lease(lease), **_LONGEST_WAIT},
+            f"SELECT {_IS_ANY_DUE} OR {_IS_ANY_DOUBTED} OR {_IS_ANY_LOST}",
+            {**_longest_lease(lease), **_LONGEST_WAIT, **_ALL_KINDS},
         )
         assert found is not None
         return bool(found[0])
@@ -260,21 +269,26 @@ class JobQueue:
         )
 
     def _claim_one(self, kinds: Sequence[JobKind], lease: timedelta, worker: str) -> Row | None:
-        return self._link.row(
-            "UPDATE @jobs AS j SET state = 'running', lease_token = :token, lease_until = {now} + :lease,"
-            " worker = :worker WHERE j.id = (SELECT q.id FROM @jobs AS q"
-            " WHERE q.state = 'queued' AND q.run_at <= {now} AND q.kind IN [:kinds]"
-            " AND (q.lane IS NULL OR NOT EXISTS"
-            " (SELECT 1 FROM @jobs AS r WHERE r.state = 'running' AND r.lane IS NOT NULL AND r.lane = q.lane))"
-            " ORDER BY q.run_at, q.id LIMIT 1 [[FOR UPDATE OF q SKIP LOCKED]])"
-            f" RETURNING {_COLUMNS.replace('j.', '')}",
-            {
-                "kinds": [kind.value for kind in kinds],
-                "token": str(uuid.uuid4()),
-                "lease": _microseconds(lease),
-                "worker": worker,
-            },
+        """Take a job of the kind whose first one is due longest; of the next kind, where others were first.
+
+        Each kind is looked at by itself: behind a long queue of one kind another's jobs are found at once.
+        """
+        due = self._link.rows(
+            "SELECT d.kind FROM (SELECT k.kind,"
+            f" (SELECT q.run_at FROM @jobs AS q WHERE {_NEXT.replace(':kind', 'k.kind')}) AS run_at FROM"
+            f" {_KINDS}) AS d WHERE d.run_at IS NOT NULL ORDER BY d.run_at",
+            {"kinds": [kind.value for kind in kinds]},
         )
+        for (kind,) in due:
+            found = self._link.row(
+                "UPDATE @jobs AS j SET state = 'running', lease_token = :token, lease_until = {now} + :lease,"
+                f" worker = :worker WHERE j.id = (SELECT q.id FROM @jobs AS q WHERE {_NEXT}"
+                f" [[FOR UPDATE OF q SKIP LOCKED]]) RETURNING {_COLUMNS.replace('j.', '')}",
+                {"kind": kind, "token": str(uuid.uuid4()), "lease": _microseconds(lease), "worker": worker},
+            )
+            if found is not None:
+                return found
+        return None
 
     def _take_back(self, lease: timedelta, max_crashes: int, now: datetime) -> None:
         """Put back what nobody holds any more: at once the first time, later after a backoff, in the end as dead.
@@ -284,6 +298,20 @@ class JobQueue:
         than the longest too. Where replicas have leases of several lengths, a longer one may be cut short by it: its
         worker stores nothing then.
         """
+        found = self._link.row(
+            f"SELECT {_IS_ANY_LOST}, {_IS_ANY_DOUBTED}", {**_longest_lease(lease), **_LONGEST_WAIT, **_ALL_KINDS}
+        )
+        assert found is not None
+        is_any_lost, is_any_doubted = found
+        if is_any_lost:
+            self._take_back_lost(lease, max_crashes, now)
+        if is_any_lost or is_any_doubted:  # what is put back may have been put off under that clock too
+            self._link.run(
+                "UPDATE @jobs SET run_at = {now} WHERE state = 'queued' AND run_at > {now} + :longest_wait",
+                _LONGEST_WAIT,
+            )
+
+    def _take_back_lost(self, lease: timedelta, max_crashes: int, now: datetime) -> None:
         lost = self._link.rows(
             f"SELECT {_COLUMNS}, j.lease_until < {{now}} FROM @jobs AS j WHERE {_LOST}"
             " ORDER BY j.lease_until LIMIT :limit [[FOR UPDATE SKIP LOCKED]]",
@@ -294,7 +322,6 @@ class JobQueue:
                 self._put_back_crashed(found, max_crashes, now)
             else:
                 self._put_back(found, _counts(found), run_at=found[4], error=found[12], now=now)
-        self._link.run(f"UPDATE @jobs SET run_at = {{now}} WHERE {_DOUBTED}", _LONGEST_WAIT)
 
     def _put_back_crashed(self, found: Row, max_crashes: int, now: datetime) -> None:
         before = _counts(found)
