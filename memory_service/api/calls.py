@@ -15,6 +15,7 @@ from starlette.types import Scope
 from memory_service.api.gate import seconds_since_arrival
 from memory_service.bootstrap import Runtime
 from memory_service.contract.ids import IDEMPOTENCY_KEY_PATTERN
+from memory_service.contract.limits import MAX_KEY_CHARS
 from memory_service.domain.callers import Caller, CallerKind
 from memory_service.identity.authenticator import ADMINS, AGENTS, HEALTH_READERS
 from memory_service.observability.logs import request_id
@@ -25,7 +26,12 @@ AGENTS_OR_ADMINS: Collection[CallerKind] = (*AGENTS, *ADMINS)
 
 IdempotencyHeader = Annotated[
     str | None,
-    Header(alias="Idempotency-Key", pattern=IDEMPOTENCY_KEY_PATTERN, description="The same key and body: stored once."),
+    Header(
+        alias="Idempotency-Key",
+        pattern=IDEMPOTENCY_KEY_PATTERN,
+        max_length=MAX_KEY_CHARS,
+        description="The same key and body: stored once.",
+    ),
 ]
 
 

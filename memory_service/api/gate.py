@@ -17,7 +17,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from memory_service.api.problems import problem
-from memory_service.contract.limits import BODY_BYTES_PER_SECOND, BODY_GRACE_SECONDS, MAX_BODY_BYTES, MAX_HEADER_BYTES
+from memory_service.contract.limits import (
+    BODY_BYTES_PER_SECOND,
+    BODY_GRACE_SECONDS,
+    MAX_BODY_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_ID_CHARS,
+)
 from memory_service.contract.problems import ProblemKind
 from memory_service.identity.http_rules import HttpRules, RequestHead, refusal
 from memory_service.observability.logs import request_id
@@ -26,7 +32,7 @@ from memory_service.ports.process import Meter
 logger = logging.getLogger(__name__)
 
 _TOO_LARGE = f"one body may have {MAX_BODY_BYTES} bytes; send the turns in several requests"
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_REQUEST_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_ID_CHARS}}}")
 
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from starlette.datastructures import QueryParams
 
 from memory_service.api.calls import ROLES, verified
+from memory_service.contract.limits import MAX_ERRORS, MAX_FIELD_CHARS
 from memory_service.domain.callers import CallerKind
 from memory_service.errors import FieldProblem, InvalidRequest
 
@@ -73,11 +74,11 @@ def _query_parameters(dependant: Dependant) -> set[str]:
 def _refuse_other_parameters(given: QueryParams, known: Sequence[str]) -> None:
     names = [name for name, _ in given.multi_items()]
     wrong = [
-        FieldProblem(name[:100], f"one of {', '.join(known)}" if known else "no query parameter", None)
+        FieldProblem(name[:MAX_FIELD_CHARS], f"one of {', '.join(known)}" if known else "no query parameter", None)
         for name in dict.fromkeys(names)
         if name not in known
     ]
     wrong += [FieldProblem(name, "to be given once", names.count(name)) for name in known if names.count(name) > 1]
     if wrong:
         told = "; ".join(f"{one.field}: {one.expected}" for one in wrong[:3])
-        raise InvalidRequest(f"query parameters: {told}", wrong[:50])
+        raise InvalidRequest(f"query parameters: {told}", wrong[:MAX_ERRORS])

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from memory_service.contract.expectations import counted, expectation, field_name
+from memory_service.contract.limits import MAX_ERRORS
 from memory_service.contract.problems import (
     PROBLEM_MEDIA_TYPE,
     PROBLEM_PREFIX,
@@ -128,7 +129,7 @@ def problem_of_validation(error: RequestValidationError) -> Response:
     fields = [_field_error(entry, error.body) for entry in counted(error.errors())]
     shown = "; ".join(f"{field.field}: {field.expected}" for field in fields[:3])
     more = f" (and {len(fields) - 3} more)" if len(fields) > 3 else ""
-    return problem(ProblemKind.INVALID_REQUEST, f"{shown}{more}", fields[:50])
+    return problem(ProblemKind.INVALID_REQUEST, f"{shown}{more}", fields[:MAX_ERRORS])
 
 
 def problem_of_http(error: HTTPException) -> Response:

@@ -29,8 +29,9 @@ from memory_service.client.exchange import Counts, Exchange, refusal
 from memory_service.client.outbox import BUSY_SECONDS, Outbox
 from memory_service.client.subjects import LEEWAY_SECONDS, expires_at, subject_of
 from memory_service.client.wire import IDEMPOTENCY_HEADER, USER_HEADER, Request
+from memory_service.contract.limits import MAX_QUEUED_SECONDS
 from memory_service.contract.problems import PROBLEM_PREFIX, UNEXPIRED_TOKEN, Problem, ProblemKind
-from memory_service.contract.verbs import MAX_QUEUED_SECONDS, RememberResponse, WriteResponse
+from memory_service.contract.verbs import RememberResponse, WriteResponse
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from memory_service.contract.limits import MAX_NUMBER_DIGITS
+from memory_service.contract.limits import MAX_FIELD_CHARS, MAX_NUMBER_DIGITS
 
 T = TypeVar("T", bound=Mapping[str, Any])
 
@@ -41,10 +41,6 @@ _KINDS = {
     "datetime_object_invalid": "a time as in RFC 3339, for example 2026-01-31T12:00:00Z",
     "timezone_aware": "a time with an offset, for example 2026-01-31T12:00:00Z",
 }
-
-
-MAX_FIELD_CHARS = 200
-"""What a refused field is called is cut to this: a name that nobody knows may be as long as a body."""
 
 
 def field_name(location: Sequence[int | str], given: Any, *, is_missing: bool = False) -> str:

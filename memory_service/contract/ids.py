@@ -9,13 +9,15 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+from memory_service.contract.limits import MAX_AGENT_CHARS, MAX_ID_CHARS, MAX_KEY_CHARS
+
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 AGENT_PATTERN = rf"^kaos://agent/{_LABEL}/{_LABEL}(\.{_LABEL})*$"
-SESSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
-KEY_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,199}$"
-WORKSPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
-TURN_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
-IDEMPOTENCY_KEY_PATTERN = r"^[\x21-\x7e]{1,200}$"
+SESSION_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_ID_CHARS - 1}}}$"
+KEY_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._:/-]{{0,{MAX_KEY_CHARS - 1}}}$"
+WORKSPACE_PATTERN = SESSION_PATTERN
+TURN_ID_PATTERN = SESSION_PATTERN
+IDEMPOTENCY_KEY_PATTERN = rf"^[\x21-\x7e]{{1,{MAX_KEY_CHARS}}}$"
 UUID_PATTERN = r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 LOCAL_AGENT = "kaos://agent/local/default"
@@ -24,10 +26,10 @@ LOCAL_AGENT = "kaos://agent/local/default"
 LOCAL_ISSUER = "local"
 """The issuer of principals in the modes `none` and `static`."""
 
-AgentIdentity = Annotated[str, StringConstraints(pattern=AGENT_PATTERN, max_length=331)]
-SessionId = Annotated[str, StringConstraints(pattern=SESSION_PATTERN)]
-FactKey = Annotated[str, StringConstraints(pattern=KEY_PATTERN)]
-Workspace = Annotated[str, StringConstraints(pattern=WORKSPACE_PATTERN)]
-TurnId = Annotated[str, StringConstraints(pattern=TURN_ID_PATTERN)]
+AgentIdentity = Annotated[str, StringConstraints(pattern=AGENT_PATTERN, max_length=MAX_AGENT_CHARS)]
+SessionId = Annotated[str, StringConstraints(pattern=SESSION_PATTERN, max_length=MAX_ID_CHARS)]
+FactKey = Annotated[str, StringConstraints(pattern=KEY_PATTERN, max_length=MAX_KEY_CHARS)]
+Workspace = Annotated[str, StringConstraints(pattern=WORKSPACE_PATTERN, max_length=MAX_ID_CHARS)]
+TurnId = Annotated[str, StringConstraints(pattern=TURN_ID_PATTERN, max_length=MAX_ID_CHARS)]
 Id = Annotated[str, StringConstraints(pattern=UUID_PATTERN)]
 """The id of a fact, a job, a receipt or a proposal: a lower-case UUID."""

@@ -10,6 +10,23 @@ HEAD_SECONDS = 10
 """Seconds that a TLS handshake may take, and a connection be held before a request's whole head has come."""
 MAX_HEADER_BYTES = 32 * 1024
 """Bytes of a request's path, query and headers together; more is 431, and no more is taken in."""
+MAX_TOKEN_CHARS = 16_384
+"""Characters of a token in a header. Projected tokens have about 1,200; a bound keeps junk from being parsed."""
+MAX_ERRORS = 50
+"""Wrong fields that one refusal names."""
+MAX_FIELD_CHARS = 200
+"""What a refused field is called is cut to this: a name that nobody knows may be as long as a body."""
+MAX_ID_CHARS = 128
+"""Characters of a session's, a workspace's, a turn's and a request's id."""
+MAX_KEY_CHARS = 200
+"""Characters of a fact's key and of an Idempotency-Key."""
+MAX_AGENT_CHARS = 331
+MAX_CURSOR_CHARS = 1_024
+MAX_GENERATION_CHARS = 4_096
+MAX_WHOLE_NUMBER = 2**53
+"""The largest seq and revision that can be named: up to it JSON's numbers are exact everywhere."""
+MAX_QUEUED_SECONDS = 320_000_000
+"""Ten years; an outbox that cannot tell how long something waited sends this."""
 MAX_TURNS_PER_WRITE = 500
 MAX_TURN_CHARS = 1_000_000
 """Characters of one turn's text, its parts' texts included."""
@@ -19,6 +36,10 @@ MAX_JSON_DEPTH = 32
 MAX_NUMBER_DIGITS = 4_300
 """Digits of a whole number in JSON: as many as Python reads and writes."""
 MAX_NAME_CHARS = 200
+MAX_URL_CHARS = 8_192
+"""Characters of a media part's reference."""
+MAX_ALT_CHARS = 4_096
+"""Characters of what a media part shows, in words."""
 MAX_QUERY_CHARS = 32_000
 MAX_TOP_K = 100
 MAX_TOKEN_BUDGET = 1_000_000

@@ -12,10 +12,12 @@ from pydantic import Field, model_validator
 from memory_service.contract.base import AsTruth, Text, Time, Wire
 from memory_service.contract.ids import TurnId
 from memory_service.contract.limits import (
+    MAX_ALT_CHARS,
     MAX_JSON_DEPTH,
     MAX_NAME_CHARS,
     MAX_PARTS_PER_TURN,
     MAX_TURN_CHARS,
+    MAX_URL_CHARS,
 )
 
 
@@ -56,7 +58,7 @@ class TextPart(Wire):
     """Plain text."""
 
     type: Literal["text"] = "text"
-    text: Text
+    text: Annotated[Text, Field(max_length=MAX_TURN_CHARS)]
 
 
 class ToolCallPart(Wire):
@@ -65,7 +67,7 @@ class ToolCallPart(Wire):
     type: Literal["tool_call"] = "tool_call"
     id: Annotated[Text, Field(max_length=MAX_NAME_CHARS)]
     name: Annotated[Text, Field(max_length=MAX_NAME_CHARS)]
-    arguments: dict[str, Any] | Text = Field(default_factory=dict)
+    arguments: dict[str, Any] | Annotated[Text, Field(max_length=MAX_TURN_CHARS)] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _arguments_are_storable(self) -> Self:
@@ -92,9 +94,9 @@ class MediaPart(Wire):
     """An image, a sound or a file by reference; the bytes are never stored and never embedded."""
 
     type: Literal["image", "audio", "file"]
-    url: Annotated[Text, Field(max_length=8_192)]
+    url: Annotated[Text, Field(max_length=MAX_URL_CHARS)]
     media_type: Annotated[Text, Field(max_length=MAX_NAME_CHARS)] | None = None
-    alt: Annotated[Text, Field(max_length=4_096)] | None = None
+    alt: Annotated[Text, Field(max_length=MAX_ALT_CHARS)] | None = None
 
 
 Part = Annotated[TextPart | ToolCallPart | ToolResultPart | MediaPart, Field(discriminator="type")]

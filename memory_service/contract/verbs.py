@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -14,20 +14,24 @@ from memory_service.contract.items import Filters, Item, Label
 from memory_service.contract.limits import (
     DEFAULT_PAGE,
     MAX_ATTRIBUTES_BYTES,
+    MAX_CURSOR_CHARS,
     MAX_EVIDENCE_CHARS,
     MAX_FACT_CHARS,
     MAX_FACTS_PER_BATCH,
+    MAX_GENERATION_CHARS,
     MAX_PAGE,
     MAX_QUERY_CHARS,
+    MAX_QUEUED_SECONDS,
     MAX_TAGS,
     MAX_TOKEN_BUDGET,
     MAX_TOP_K,
     MAX_TURNS_PER_WRITE,
+    MAX_WHOLE_NUMBER,
 )
 from memory_service.contract.scopes import FactKind, Scope, Tier
 from memory_service.contract.turns import NewTurn, Turn, storable_json
 
-Generation = Annotated[str, Field(min_length=1, max_length=4_096)]
+Generation = Annotated[str, Field(min_length=1, max_length=MAX_GENERATION_CHARS)]
 
 
 class Degraded(Wire):
@@ -35,10 +39,6 @@ class Degraded(Wire):
 
     part: str
     reason: str
-
-
-MAX_QUEUED_SECONDS = 3.2e8
-"""Ten years; an outbox that cannot tell how long something waited sends this."""
 
 
 class WriteRequest(Wire):
@@ -108,7 +108,7 @@ class RecallRequest(Wire):
 
     query: Annotated[Text, Field(max_length=MAX_QUERY_CHARS)]
     session_id: SessionId | None = None
-    include: Annotated[tuple[Tier, ...], Field(min_length=1, max_length=3)] = (
+    include: Annotated[tuple[Tier, ...], Field(min_length=1, max_length=len(Tier))] = (
         Tier.SHORT_TERM,
         Tier.MEDIUM_TERM,
         Tier.LONG_TERM,
@@ -119,7 +119,7 @@ class RecallRequest(Wire):
     token_budget: Annotated[int, Field(ge=1, le=MAX_TOKEN_BUDGET), AsNumber] | None = Field(
         default=None, description="Tokens of the long-term block; the binding's, else no bound but top_k."
     )
-    scopes: Annotated[tuple[Scope, ...], Field(min_length=1, max_length=4)] | None = Field(
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1, max_length=len(Scope))] | None = Field(
         default=None, description="Among the binding's readScopes; all of them if left out."
     )
     workspace: Workspace | None = None
@@ -259,7 +259,7 @@ class FactPatch(Wire):
     tags: Annotated[tuple[Label, ...], Field(max_length=MAX_TAGS)] | None = None
     pinned: Annotated[bool, AsTruth] | None = None
     expires_at: Time | None = None
-    revision: Annotated[int, AsNumber] | None = None
+    revision: Annotated[int, Field(ge=0, le=MAX_WHOLE_NUMBER), AsNumber] | None = None
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
@@ -297,14 +297,17 @@ class HistoryResponse(Wire):
     entries: tuple[HistoryEntry, ...]
 
 
+ListedTier = Literal["fact", "episode"]
+
+
 class ListRequest(Wire):
     """Everything visible at one scope, page by page, oldest first."""
 
     scope: Scope | None = None
     session_id: SessionId | None = None
     workspace: Workspace | None = None
-    tiers: Annotated[tuple[Literal["fact", "episode"], ...], Field(min_length=1, max_length=2)] = ("fact",)
-    cursor: Annotated[str, Field(max_length=1_024)] | None = None
+    tiers: Annotated[tuple[ListedTier, ...], Field(min_length=1, max_length=len(get_args(ListedTier)))] = ("fact",)
+    cursor: Annotated[str, Field(max_length=MAX_CURSOR_CHARS)] | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE), AsNumber] = DEFAULT_PAGE
 
 

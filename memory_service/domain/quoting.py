@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Protocol
 
 _UNSAFE = re.compile(
-    "[<>\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]|`(?=``)|(?<=`)`"
+    "[<>\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202f\u2060-\u206f"
+    "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff"
+    "\u1fef\u226e\u226f\ufe64\ufe65\ufe68\uff02\uff1c\uff1e\uff3c\uff40]|`(?=``)|(?<=`)`"
 )
-"""What JSON leaves as it is and a reader may not: tag brackets, fences, and characters that are invisible, break lines
-or turn the direction of writing."""
+"""What JSON leaves as it is and a reader may not: tag brackets, fences, characters that are invisible, break lines or
+turn the direction of writing, and those that become a bracket, a quote, a backslash or a fence where a model's
+tokenizer normalizes Unicode.
+"""
 
 _UNSAFE_ASCII = "<>`\x7f"
 """What of that can stand in plain ASCII: most texts have none of it, which is soon seen."""
@@ -23,6 +28,8 @@ _UNSAFE_ASCII = "<>`\x7f"
 _as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 _PLAIN_NAME = re.compile(r"[^\W_](?:[\w .'-]{0,38}[\w.])?")
+_LOOK_ALIKE = re.compile("[\u02b0-\u02ff\u0559\u07f4\u07f5\ua4f8-\ua4fd\ua717-\ua721\ua788-\ua78c]")
+"""Letters of Unicode that look like a colon, a quote or an apostrophe."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,16 @@ def speaker(name: str | None, role: str) -> str:
     """
     if not name or not name.strip():
         return f"({role})"
-    return name if _PLAIN_NAME.fullmatch(name) else quoted(name[:40])
+    return name if _is_plain(name) else quoted(name[:40])
+
+
+def _is_plain(name: str) -> bool:
+    if not _PLAIN_NAME.fullmatch(name):
+        return False
+    if name.isascii():
+        return True
+    changes = unicodedata.normalize("NFKC", name) != name or _UNSAFE.search(name)
+    return not changes and not _LOOK_ALIKE.search(name)
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass, field
 
-from memory_service.contract.limits import MAX_PRINCIPAL_CHARS
+from memory_service.contract.limits import MAX_PRINCIPAL_CHARS, MAX_TOKEN_CHARS
 from memory_service.errors import FieldProblem, Unauthenticated
 from memory_service.identity.authenticator import Headers
 
 AUTHORIZATION = "Authorization"
 USER_HEADER = "X-Memplane-User"
 AGENT_HEADER = "X-Memplane-Agent"
-
-MAX_TOKEN_CHARS = 16_384
-"""Projected tokens have about 1,200; a bound keeps junk from being hashed and parsed."""
 
 
 @dataclass(frozen=True)

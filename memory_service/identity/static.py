@@ -18,6 +18,7 @@ from memory_service.contract.base import FileModel
 from memory_service.contract.bindings import BindingPolicy
 from memory_service.contract.health import Reason
 from memory_service.contract.ids import LOCAL_ISSUER, AgentIdentity
+from memory_service.contract.limits import MAX_TOKEN_CHARS
 from memory_service.contract.problems import GOOD_TOKEN
 from memory_service.domain.callers import Caller, CallerKind, Principal
 from memory_service.domain.documents import parse_yaml
@@ -40,7 +41,7 @@ def _no_flaw(name: str) -> str:
     return name
 
 
-Token = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=16_384), Field(repr=False)]
+Token = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]+$", max_length=MAX_TOKEN_CHARS), Field(repr=False)]
 """Printable ASCII without spaces: what a header can carry."""
 
 

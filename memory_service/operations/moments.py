@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from memory_service.contract.verbs import MAX_QUEUED_SECONDS
+from memory_service.contract.limits import MAX_QUEUED_SECONDS
 from memory_service.operations.generations import SecondsHere
 from memory_service.ports.storage import Transaction
 

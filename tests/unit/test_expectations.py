@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from memory_service.contract.expectations import MAX_FIELD_CHARS, counted, expectation, field_name
+from memory_service.contract.expectations import counted, expectation, field_name
+from memory_service.contract.limits import MAX_FIELD_CHARS
 from memory_service.contract.sessions import ErasureSubject
 from memory_service.contract.verbs import ForgetRequest, RecallRequest, RememberRequest, WriteRequest
 

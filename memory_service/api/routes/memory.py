@@ -10,7 +10,7 @@ from memory_service.api.calls import AgentCall, AgentOrAdminCall, WritingCall, a
 from memory_service.api.json_route import JsonRoute
 from memory_service.contract.ids import Id, SessionId, Workspace
 from memory_service.contract.items import Item
-from memory_service.contract.limits import DEFAULT_PAGE, MAX_PAGE
+from memory_service.contract.limits import DEFAULT_PAGE, MAX_CURSOR_CHARS, MAX_PAGE
 from memory_service.contract.scopes import Scope
 from memory_service.contract.verbs import (
     FactBatchRequest,
@@ -40,7 +40,7 @@ from memory_service.operations import write as write_verb
 
 router = APIRouter(route_class=JsonRoute)
 
-Cursor = Annotated[str | None, Query(max_length=1_024)]
+Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_CHARS)]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
 
 

@@ -11,7 +11,7 @@ from memory_service.api.calls import AgentCall, Call, WritingCall, answer
 from memory_service.api.json_route import JsonRoute
 from memory_service.api.routes.memory import Cursor, Limit
 from memory_service.contract.ids import Id, SessionId, Workspace
-from memory_service.contract.limits import DEFAULT_PAGE
+from memory_service.contract.limits import DEFAULT_PAGE, MAX_WHOLE_NUMBER
 from memory_service.contract.sessions import (
     Job,
     JobsResponse,
@@ -26,8 +26,6 @@ from memory_service.operations import jobs as jobs_verbs
 from memory_service.operations import sessions as sessions_verbs
 
 router = APIRouter(route_class=JsonRoute)
-
-_MAX_SEQ = 2**53
 
 
 @router.get("/v1/sessions", response_model=SessionsResponse, tags=["sessions"])
@@ -51,7 +49,7 @@ async def read_turns(
     session_id: SessionId,
     call: AgentCall,
     workspace: Workspace | None = None,
-    after: Annotated[int, Query(ge=0, le=_MAX_SEQ)] = 0,
+    after: Annotated[int, Query(ge=0, le=MAX_WHOLE_NUMBER)] = 0,
     limit: Limit = DEFAULT_PAGE,
 ) -> Response:
     """Read every turn kept, in order."""

@@ -35,6 +35,7 @@ from memory_service.contract.ids import (
     TurnId,
 )
 from memory_service.contract.items import FactStatus
+from memory_service.contract.limits import MAX_ERRORS, MAX_WHOLE_NUMBER
 from memory_service.contract.scopes import FactKind, Scope
 from memory_service.contract.turns import Part, Role, storable_json
 from memory_service.domain.owners import Owner, erasure_of
@@ -45,8 +46,8 @@ from memory_service.storage.rows.lines import KEYED
 _Micros = Annotated[
     int, Field(ge=micros(datetime.min.replace(tzinfo=UTC)), le=micros(datetime.max.replace(tzinfo=UTC)))
 ]
-_Count = Annotated[int, Field(ge=0, le=2**53)]
-_Ordinal = Annotated[int, Field(ge=1, le=2**53)]
+_Count = Annotated[int, Field(ge=0, le=MAX_WHOLE_NUMBER)]
+_Ordinal = Annotated[int, Field(ge=1, le=MAX_WHOLE_NUMBER)]
 _Flag = Annotated[int, Field(ge=0, le=1)]
 
 
@@ -220,7 +221,7 @@ def check(found: Sequence[Mapping[str, Any]], *, embedding_model: str, dimension
             raise _refused(
                 [
                     FieldProblem(_place(number, entry, line), expectation(entry))
-                    for entry in error.errors(include_url=False, include_context=True, include_input=False)[:50]
+                    for entry in error.errors(include_url=False, include_context=True, include_input=False)[:MAX_ERRORS]
                 ]
             ) from None
         if isinstance(read, _Embedded) and read.vector is not None and read.embedding_model == embedding_model:

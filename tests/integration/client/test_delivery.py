@@ -21,8 +21,9 @@ from memory_service.client import Deadlines, InvalidRequest, MemoryClient, Servi
 from memory_service.client.breaker import Breaker
 from memory_service.client.carrier import MAX_ATTEMPTS
 from memory_service.client.outbox import Outbox
+from memory_service.contract.limits import MAX_QUEUED_SECONDS
 from memory_service.contract.problems import GOOD_TOKEN, UNEXPIRED_TOKEN
-from memory_service.contract.verbs import MAX_QUEUED_SECONDS, Outcome
+from memory_service.contract.verbs import Outcome
 from tests.fakes.memory_server import Fault, MemoryServer, Received, hang, problem, store_and_drop, store_and_hang
 from tests.integration.client.conftest import MakeClient
 

@@ -15,7 +15,7 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from memory_service.contract.expectations import MAX_FIELD_CHARS
+from memory_service.contract.limits import MAX_FIELD_CHARS
 from tests.integration.service.harness import Asker, Json, Service
 
 SECRET = "zyxwalnut"

@@ -25,7 +25,7 @@ from schemathesis.generation.case import Case
 from memory_service.api.app import create_api
 from memory_service.contract.config import ServerConfig
 from memory_service.contract.health import PartHealth
-from memory_service.contract.limits import MAX_BODY_BYTES, MAX_HEADER_BYTES
+from memory_service.contract.limits import MAX_BODY_BYTES, MAX_CURSOR_CHARS, MAX_ERRORS, MAX_HEADER_BYTES
 from memory_service.ports.storage import Transaction
 from memory_service.storage.transaction import RowTransaction
 from tests.integration.service.conftest import Start
@@ -415,6 +415,7 @@ async def test_headers_that_are_too_large_are_refused(agent: Asker) -> None:
         ("queued_seconds", {"queued_seconds": -1}),
         ("queued_seconds", {"queued_seconds": 1e300}),
         ("generation", {"generation": "x"}),
+        ("generation", {"generation": "g" * 4_097}),
         ("session_id", {"session_id": None}),
     ],
 )
@@ -466,6 +467,13 @@ async def test_unknown_routes_and_methods_are_problems(agent: Asker) -> None:
     problem(await agent.ask("GET", "/../etc/passwd"), 404, "not-found")
     problem(await agent.ask("PUT", "/v1/write", WRITE), 405, "method-not-allowed")
     problem(await agent.ask("GET", "/v1/recall"), 405, "method-not-allowed")
+
+
+async def test_a_refusal_names_fifty_wrong_fields_at_most_and_says_how_many_there_are(agent: Asker) -> None:
+    turns = [{"role": "nobody", "content": "x"}] * 500
+    told = problem(await agent.ask("POST", "/v1/write", {"session_id": "s1", "turns": turns}), 422, "invalid-request")
+    assert len(told["errors"]) == MAX_ERRORS
+    assert "497 more" in told["detail"]
 
 
 async def test_a_web_page_is_kept_out(agent: Asker) -> None:
@@ -529,7 +537,8 @@ async def test_a_path_with_a_slash_too_many_leads_nowhere_else(service: Service)
     assert "location" not in answer.headers
 
 
-async def test_a_cursor_that_holds_half_a_character_is_refused(service: Service) -> None:
+async def test_a_cursor_that_is_too_long_or_holds_half_a_character_is_refused(service: Service) -> None:
+    problem(await service.agent().ask("GET", "/v1/jobs", cursor="a" * (MAX_CURSOR_CHARS + 1)), 422, "invalid-request")
     for text in ("\ud800", "\x00"):
         cursor = base64.urlsafe_b64encode(json.dumps([1, text]).encode()).decode().rstrip("=")
         problem(await service.agent().ask("GET", f"/v1/jobs?cursor={cursor}"), 422, "invalid-request")

@@ -16,6 +16,11 @@ REFUSED_ELSEWHERE_OR_NEVER = {
     "HEAD_SECONDS": "the connection ends, in test_silence",
     "MAX_HEADER_BYTES": "431, in test_hostile_input",
     "MAX_NUMBER_DIGITS": "no JSON, in test_hostile_input and test_any_value",
+    "MAX_TOKEN_CHARS": "401, in the unit tests of identity",
+    "MAX_ERRORS": "the rest is not named, in test_hostile_input",
+    "MAX_FIELD_CHARS": "cut, in test_expectations",
+    "MAX_CURSOR_CHARS": "no cursor that a route gives is as long, in test_hostile_input",
+    "MAX_GENERATION_CHARS": "no generation that an answer gives is as long, in test_hostile_input",
     "MAX_HISTORY_LINES": "older changes go, in the conformance tests of facts",
     "MAX_HISTORY_CHARS": "older changes go, in the conformance tests of facts",
     "MAX_SOURCE_SEQS": "older turns go, in the conformance tests of facts",
@@ -35,6 +40,10 @@ class Edge:
     body: Callable[[int], Any]
     method: str = "POST"
     admin: bool = False
+
+
+TURNS: Json = {"turns": [{"role": "user", "content": "x"}]}
+WRITE: Json = {"session_id": "s1", **TURNS}
 
 
 def _turn(change: Callable[[int], Json]) -> Callable[[int], Json]:
@@ -62,6 +71,13 @@ def _nested(levels: int) -> Any:
 
 def _batch(size: int) -> Json:
     return {"facts": [{"text": f"Walnut tree number {number}"} for number in range(size)]}
+
+
+def _agent_of(size: int) -> str:
+    """Return an agent's identity of so many characters, the longest labels first."""
+    rest = size - len("kaos://agent//") - 63
+    labels = [63] * (rest // 64) + [rest % 64]
+    return f"kaos://agent/{'n' * 63}/{'.'.join('a' * length for length in labels)}"
 
 
 EDGES = (
@@ -109,6 +125,55 @@ EDGES = (
         "/v1/write",
         _part(lambda size: {"type": "tool_call", "name": "n" * size}),
     ),
+    Edge(
+        "MAX_NAME_CHARS",
+        200,
+        "turns.0.parts.0.id",
+        "/v1/write",
+        _turn(lambda size: {"parts": [{"type": "tool_result", "id": "🦙" * size}]}),
+    ),
+    Edge("MAX_ID_CHARS", 128, "session_id", "/v1/write", lambda size: {"session_id": "s" * size, **TURNS}),
+    Edge("MAX_ID_CHARS", 128, "workspace", "/v1/write", lambda size: {"workspace": "w" * size, **WRITE}),
+    Edge("MAX_ID_CHARS", 128, "turns.0.id", "/v1/write", _turn(lambda size: {"id": "t" * size})),
+    Edge("MAX_KEY_CHARS", 200, "key", "/v1/facts", _fact(lambda size: {"key": "k" * size})),
+    Edge("MAX_KEY_CHARS", 200, "dedupe_key", "/v1/facts", _fact(lambda size: {"dedupe_key": "d" * size})),
+    Edge(
+        "MAX_QUEUED_SECONDS",
+        320_000_000,
+        "queued_seconds",
+        "/v1/write",
+        lambda size: {"queued_seconds": size, **WRITE},
+    ),
+    Edge("MAX_WHOLE_NUMBER", 2**53, "after", "/v1/sessions/s1/turns", lambda size: {"after": size}, method="GET"),
+    Edge(
+        "MAX_AGENT_CHARS",
+        331,
+        "subject.agent",
+        "/v1/admin/erase",
+        lambda size: {"subject": {"agent": _agent_of(size)}},
+        admin=True,
+    ),
+    Edge(
+        "MAX_URL_CHARS",
+        8_192,
+        "turns.0.parts.0.url",
+        "/v1/write",
+        _turn(lambda size: {"parts": [{"type": "image", "url": "🦙" * size}]}),
+    ),
+    Edge(
+        "MAX_ALT_CHARS",
+        4_096,
+        "turns.0.parts.0.alt",
+        "/v1/write",
+        _turn(lambda size: {"parts": [{"type": "audio", "url": "u", "alt": "🦙" * size}]}),
+    ),
+    Edge("MAX_TURN_CHARS", 1_000_000, "turns.0.content", "/v1/write", _turn(lambda size: {"content": "é" * size})),
+    Edge("MAX_NAME_CHARS", 200, "turns.0.name", "/v1/write", _turn(lambda size: {"name": "🦙" * size})),
+    Edge("MAX_QUERY_CHARS", 32_000, "query", "/v1/recall", _query(lambda size: {"query": "漢" * size})),
+    Edge("MAX_FACT_CHARS", 16_000, "text", "/v1/facts", lambda size: {"text": "🦙" * size}),
+    Edge("MAX_EVIDENCE_CHARS", 16_000, "evidence", "/v1/facts", _fact(lambda size: {"evidence": "🦙" * size})),
+    Edge("MAX_TAG_CHARS", 100, "tags.0", "/v1/facts", _fact(lambda size: {"tags": ["🦙" * size]})),
+    Edge("MAX_TAG_CHARS", 100, "category", "/v1/facts", _fact(lambda size: {"category": "🦙" * size})),
     Edge("MAX_QUERY_CHARS", 32_000, "query", "/v1/recall", _query(lambda size: {"query": "q" * size})),
     Edge("MAX_TOP_K", 100, "top_k", "/v1/recall", _query(lambda size: {"top_k": size})),
     Edge("MAX_TOKEN_BUDGET", 1_000_000, "token_budget", "/v1/recall", _query(lambda size: {"token_budget": size})),

@@ -10,7 +10,7 @@ import pytest
 
 from memory_service.client import MemoryClient
 from memory_service.contract.config import EngineName
-from memory_service.contract.verbs import MAX_QUEUED_SECONDS
+from memory_service.contract.limits import MAX_QUEUED_SECONDS
 from tests.fakes.model_server import CHAT
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Asker, Json, Service, item_texts

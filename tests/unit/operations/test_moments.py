@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from memory_service.contract.verbs import MAX_QUEUED_SECONDS
+from memory_service.contract.limits import MAX_QUEUED_SECONDS
 from memory_service.operations.moments import ON_THE_WAY, Moment
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
