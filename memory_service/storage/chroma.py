@@ -8,6 +8,7 @@ module does so when a folder is first opened, and the mirror opens none before a
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import threading
@@ -33,6 +34,9 @@ State = tuple[int, ...]
 
 _LEDGER = "ledger.sqlite3"
 _FORMAT = 1
+_PLACES = ("data_level0.bin", "length.bin")
+_WRITTEN = "index_metadata.pickle"
+"""Chroma's files of an index: its vectors with their lengths, and what is there once rows were written."""
 REMOVALS = 100
 REMOVAL_SECONDS = 0.1
 """A folder is looked at this often, this long apart, until it is gone: ten seconds."""
@@ -212,6 +216,7 @@ class ChromaFolder:
     def flush(self) -> None:
         """Write what was put, then what was settled."""
         self._write()
+        _blank_unused(self.path)
         with self._ledger:
             self._ledger.executemany(
                 "INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?)",
@@ -316,6 +321,21 @@ class ChromaFolder:
 def _digests(part: Members) -> Iterator[tuple[tuple[Tier, int, int, int], int]]:
     for row_id, digest in zip(part.row_ids.tolist(), part.digests, strict=True):
         yield (*part.unit, row_id), digest
+
+
+def _blank_unused(path: Path) -> None:
+    """Write zeros over the places of indexes that no row was written to yet.
+
+    A new index is written with places that are not cleared: they have what the process had there before, a text or a
+    vector of somebody else. The first rows that are written take the place of whole files; till then the index says
+    that it is empty, and its rows are read from Chroma's log.
+    """
+    for folder in (found for found in path.iterdir() if found.is_dir() and not (found / _WRITTEN).exists()):
+        for places in (folder / name for name in _PLACES if (folder / name).exists()):
+            with places.open("r+b") as file:
+                file.write(bytes(places.stat().st_size))
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def _connect(path: Path) -> sqlite3.Connection:

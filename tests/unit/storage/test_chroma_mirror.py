@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import shutil
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from memory_service.contract.scopes import Scope
 from memory_service.domain.owners import Owner
 from memory_service.ports.records import OwnerRow, Pool
 from memory_service.ports.storage import Transaction
+from memory_service.storage.chroma import ChromaFolder, Members, Unit
 from memory_service.storage.search import large
 from memory_service.storage.search.mirror import Mirror
 from tests.fakes.corpora import add_facts, add_owner, add_turns, link_of, query, searches_of, units, words
@@ -23,6 +25,8 @@ from tests.fakes.stores import AGENT, Store
 
 HOME = OwnerRow(31, Owner(Scope.PRIVATE, AGENT), 0, None)
 ROWS = 120
+M_PERTURB = -6
+"""Of glibc: new memory has each byte of a number inverted."""
 
 
 @pytest.fixture
@@ -244,6 +248,27 @@ async def test_the_mirror_holds_no_text(store: Store) -> None:
     for path in folders(store)[0].rglob("*"):
         if path.is_file():
             assert b"w1 w" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("rows", [60, 1_150])
+def test_no_memory_that_was_not_cleared_gets_into_the_mirrors_files(tmp_path: Path, rows: int) -> None:
+    """New memory is filled with a pattern here; elsewhere it has what was freed before, somebody's text maybe."""
+    memory, pattern = ctypes.CDLL(None), b"\xaa" * 8
+    unit, vectors = Unit("episode", 1, 1), np.array(list(units(3, rows, 8)), np.float32)
+    memory.mallopt(M_PERTURB, 0xAA ^ 0xFF)
+    try:
+        folder = ChromaFolder.create(tmp_path / "chroma-1", 8)
+        folder.put(Members(unit, np.arange(1, rows + 1), vectors, [0] * rows))
+        folder.complete()
+    finally:
+        memory.mallopt(M_PERTURB, 0)
+    files = [path for path in folder.path.rglob("*") if path.is_file()]
+    assert any(path.name == "data_level0.bin" for path in files)
+    assert [path.name for path in files if pattern in path.read_bytes()] == []
+    for opened in (folder, None):
+        folder = opened or ChromaFolder.open(folder.path, 8)
+        assert [folder.nearest("episode", [1], None, vectors[place], 1) for place in (0, rows - 1)] == [[1], [rows]]
+        folder.close()
 
 
 async def test_a_store_without_large_owners_opens_no_mirror(tmp_path: Path) -> None:
