@@ -156,10 +156,16 @@ class ChromaFolder:
         return folder
 
     @property
-    def has_residue(self) -> bool:
-        """Whether the files may hold vectors of rows that are gone: Chroma frees no bytes."""
+    def residue(self) -> int:
+        """How many vectors of rows that are gone the files may hold: Chroma frees no bytes."""
         found: int = self._ledger.execute("SELECT value FROM meta WHERE name = 'residue'").fetchone()[0]
-        return bool(found)
+        return found
+
+    @property
+    def is_mostly_residue(self) -> bool:
+        """Whether more vectors are gone than are there: they cost disk and memory, and each search and change time."""
+        held: int = self._ledger.execute("SELECT COUNT(*) FROM members").fetchone()[0]
+        return self.residue > held
 
     def complete(self) -> None:
         """Say that the folder may be opened from now on."""
@@ -191,9 +197,9 @@ class ChromaFolder:
 
     def remove(self, unit: Unit, row_ids: Sequence[int]) -> None:
         """Take rows out."""
-        self.note_residue()
         for start in range(0, len(row_ids), self._batch):
             part = row_ids[start : start + self._batch]
+            self.note_residue(len(part))
             with _translated():
                 self._collections[unit.tier].delete(ids=[str(row_id) for row_id in part])
             with self._ledger:
@@ -202,10 +208,10 @@ class ChromaFolder:
                     [(*unit, row_id) for row_id in part],
                 )
 
-    def note_residue(self) -> None:
-        """Say, before it becomes true, that the files hold vectors of rows that are gone."""
+    def note_residue(self, count: int) -> None:
+        """Say, before it becomes true, that the files hold so many more vectors of rows that are gone."""
         with self._ledger:
-            self._ledger.execute("UPDATE meta SET value = 1 WHERE name = 'residue'")
+            self._ledger.execute("UPDATE meta SET value = value + ? WHERE name = 'residue'", (count,))
 
     def drop(self, unit: Unit) -> None:
         """Forget a unit whose rows were removed."""

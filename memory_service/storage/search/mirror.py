@@ -91,7 +91,10 @@ class Mirror:
             if folder is None:
                 return self._make(read, owned)
             try:
-                return _bring_up(read, folder, owned | {(unit.tier, unit.owner_id) for unit in folder.states})
+                moved = _bring_up(read, folder, owned | {(unit.tier, unit.owner_id) for unit in folder.states})
+                if folder.is_mostly_residue:
+                    self._make(read, owned)
+                return moved
             except MirrorBroken as error:
                 logger.warning("the vector index is made anew", extra={"reason": str(error)})
                 return self._make(read, owned)
@@ -105,7 +108,7 @@ class Mirror:
         """Carry vectors of erased rows off the disk: a new folder from the rows, and the old one is deleted."""
         self.reconcile(read)
         with self._working:
-            if self._folder is not None and self._folder.has_residue:
+            if self._folder is not None and self._folder.residue:
                 self._make(read, read(self._large))
 
     def close(self) -> None:
@@ -118,7 +121,13 @@ class Mirror:
     def _large(self, link: Link) -> set[Owned]:
         limit = {"limit": self.exact_rows}
         facts = link.rows("SELECT owner_id FROM @facts GROUP BY owner_id HAVING COUNT(*) > :limit", limit)
-        homes = link.rows("SELECT home_id FROM @sessions GROUP BY home_id HAVING SUM(last_seq) > :limit", limit)
+        # Counted where as many were ever written: what is past its time, or was erased, is none of them.
+        homes = link.rows(
+            "SELECT owner_id FROM @turns WHERE owner_id IN"
+            " (SELECT home_id FROM @sessions GROUP BY home_id HAVING SUM(last_seq) > :limit)"
+            " GROUP BY owner_id HAVING COUNT(*) > :limit",
+            limit,
+        )
         return {("fact", row[0]) for row in facts} | {("episode", row[0]) for row in homes}
 
     def _folders(self) -> list[Path]:
@@ -252,8 +261,8 @@ def _bring_up_unit(read: Read, folder: ChromaFolder, unit: Unit) -> int:
         after = int(members.row_ids[-1])
         before = [known.pop(row_id, None) for row_id in members.row_ids.tolist()]
         new = [n for n, digest in enumerate(before) if digest != members.digests[n]]
-        if any(before[n] is not None for n in new):
-            folder.note_residue()
+        if replaced := sum(before[n] is not None for n in new):
+            folder.note_residue(replaced)
         if new:
             digests = [members.digests[n] for n in new]
             folder.put(Members(unit, members.row_ids[new], members.vectors[new], digests))

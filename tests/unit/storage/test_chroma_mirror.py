@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,44 @@ async def test_rows_that_are_gone_are_no_ghosts_before_and_after_reconciling(sto
     await assert_right(store)
     assert await store.storage.reconcile_index() == ROWS + ROWS - 60
     await assert_right(store)
+
+
+def _forget_turns(tx: Transaction, below: int) -> None:
+    link_of(tx).run("DELETE FROM @turns WHERE id < :below", {"below": below})
+    link_of(tx).run("UPDATE @sessions SET index_revision = index_revision + 1")
+
+
+async def test_a_folder_of_which_most_has_gone_is_made_anew_and_grows_no_further(store: Store) -> None:
+    made, numbers = set(folders(store)), range(3, 9)
+    for session in numbers:
+        vectors = list(units(session, ROWS, 8))
+        await store.storage.transact(
+            lambda tx, session=session, vectors=vectors: add_turns(  # type: ignore[misc]
+                tx, HOME, session, ["w"] * ROWS, vectors, first_id=session * 1_000
+            )
+        )
+        await store.storage.transact(lambda tx, below=(session - 1) * 1_000: _forget_turns(tx, below))  # type: ignore[misc]
+        await store.storage.reconcile_index()
+        await assert_right(store)
+        made.update(folders(store))
+        (folder,) = folders(store)
+        with sqlite3.connect(folder / "ledger.sqlite3") as ledger:
+            (residue,), (held,) = (
+                ledger.execute(sql).fetchone()
+                for sql in ("SELECT value FROM meta WHERE name = 'residue'", "SELECT COUNT(*) FROM members")
+            )
+        ledger.close()
+        assert residue <= held == 3 * ROWS
+    assert 1 < len(made) < len(numbers), "each folder lasts until as much has gone as is there"
+
+
+async def test_an_owner_of_whom_little_is_left_is_mirrored_no_more(store: Store) -> None:
+    await store.storage.transact(lambda tx: _forget_turns(tx, 2_000 + ROWS - 10))
+    await store.storage.transact(lambda tx: link_of(tx).run("DELETE FROM @facts WHERE row_id > 5010"))
+    await store.storage.transact(lambda tx: link_of(tx).run("UPDATE @owners SET revision = revision + 1"))
+    await reopen(store)
+    await store.storage.reconcile_index()
+    assert folders(store) == []
 
 
 async def test_a_new_vector_of_a_row_replaces_the_old_one(store: Store) -> None:
