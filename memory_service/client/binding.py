@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 PORT = 8800
 LOCAL_ENDPOINT = f"http://127.0.0.1:{PORT}"
+TOKEN_FILE_VARIABLE = "MEMPLANE_TOKEN_FILE"
 
 
 class ProjectedBinding(BaseModel):
@@ -249,15 +250,19 @@ class BindingSource:
                 " it out: the binding folder's `token` is taken then",
                 [FieldError(field="token_file", expected="a readable file that holds a token")],
             )
-        named = token_file or self._env.get("MEMPLANE_TOKEN_FILE")
-        self._token_file = WatchedFile(named or self.folder / TOKEN_FILE)
-        self._is_token_projected = token is None and not named
+        variable = self._env.get(TOKEN_FILE_VARIABLE)
+        self._token_file = WatchedFile(token_file or variable or self.folder / TOKEN_FILE)
+        self._named_by = "`token_file`" if token_file else TOKEN_FILE_VARIABLE if variable and token is None else None
+        self._is_token_projected = token is None and self._named_by is None
         self._audiences: tuple[str, tuple[str, ...]] = ("", ())
         self._last_token: str | None = None
         self._namespace = WatchedFile(namespace_file)
         self._seen: object = None
         self._had_document = False
         self._resolved: ResolvedBinding | None = None
+        if self.missing_token() is not None:
+            file = os.fspath(self._token_file.path)
+            logger.warning("MEMPLANE_TOKEN_FILE names no file with a token: nothing is sent", extra={"file": file})
 
     def current(self) -> ResolvedBinding:
         """Return the binding.
@@ -291,6 +296,16 @@ class BindingSource:
     def token(self) -> str | None:
         """Return the agent's token as it is now; None where there is none."""
         return self._token if self._token is not None else self._token_file.text()
+
+    def missing_token(self) -> str | None:
+        """Return what is wrong where a file was named for the token and has none now; None where nothing is.
+
+        Whoever names a token wants to be known by it: without it a call would be somebody else's, or nobody's.
+        """
+        if self._named_by is None or self.token() is not None:
+            return None
+        path = os.fspath(self._token_file.path)
+        return f"{self._named_by} names {path!r}, which is no file with a token that can be read; nothing is sent"
 
     def is_token_foreign(self, binding: ResolvedBinding) -> bool:
         """Whether the token that lies in the folder is for another store than the one that the binding names.

@@ -40,6 +40,7 @@ class UnavailableReason(StrEnum):
     SERVICE_ERROR = "ServiceError"
     IN_FLIGHT = "InFlight"
     BINDING_MOVED = "BindingMoved"
+    TOKEN_MISSING = "TokenMissing"
     CLOSED = "ClientClosed"
 
 

@@ -120,6 +120,9 @@ class Exchange:
                 f"the binding names {binding.audience!r} and this pod's token is for another store: it is being moved",
                 reason=UnavailableReason.BINDING_MOVED,
             )
+        missing = self._source.missing_token()
+        if missing is not None:
+            raise ServiceUnavailable(missing, reason=UnavailableReason.TOKEN_MISSING)
         held = self._held_until.get(request.verb, 0.0) - now
         if held > 0:
             raise ServiceUnavailable(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -18,7 +19,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from memory_service.client import errors
 from memory_service.client.errors import ServiceUnavailable, UnavailableReason
-from memory_service.contract.base import Wire
 from memory_service.contract.problems import FieldError, Problem, ProblemKind
 
 T = TypeVar("T")
@@ -51,10 +51,6 @@ def require_carried(name: str, value: str | None) -> None:
         )
 
 
-class Empty(Wire):
-    """An answer of which only the status matters."""
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An HTTP answer as it came. Header names are in lower case."""
@@ -76,7 +72,7 @@ class Request(Generic[T]):
     body: Mapping[str, Any] | None = None
     idempotency_key: str | None = None
     allow_statuses: tuple[int, ...] = field(default=())
-    """Statuses of 400 and above whose body is an answer all the same."""
+    """Statuses of 400 and above whose body may be an answer all the same; where it is none, the status counts."""
 
     @property
     def content(self) -> bytes | None:
@@ -103,8 +99,11 @@ class Request(Generic[T]):
             ServiceUnavailable: the service cannot serve it now, or what came is no answer of a memory service.
         """
         status = answer.status
-        if status in self.allow_statuses or 200 <= status < 300:
+        if 200 <= status < 300:
             return self._model(answer)
+        if status in self.allow_statuses:
+            with suppress(ServiceUnavailable):
+                return self._model(answer)
         retry_after = retry_after_seconds(answer.headers.get("retry-after"), now)
         if status < 400:
             raise ServiceUnavailable(
@@ -129,8 +128,6 @@ class Request(Generic[T]):
         raise errors.from_problem(problem)
 
     def _model(self, answer: Answer) -> T:
-        if issubclass(self.answer, Empty):
-            return self.answer()
         try:
             return TypeAdapter(self.answer).validate_json(answer.content, extra="ignore")
         except ValidationError as error:

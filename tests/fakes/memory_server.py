@@ -229,7 +229,7 @@ class MemoryServer:
                 self.erasures.append(request.body)
                 return 200, {"receipt_id": str(uuid.UUID(int=9)), "status": "erased", "erased": {"turns": 2}}
             case "GET", "/healthz":
-                return 200, {}
+                return 200, {"status": "alive"}
             case "GET", "/readyz":
                 return 503, {"ready": False, "parts": {}}
         return 404, {

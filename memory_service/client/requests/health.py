@@ -6,9 +6,15 @@ from typing import Any
 
 from pydantic import Field
 
-from memory_service.client.wire import Empty, Request
+from memory_service.client.wire import Request
 from memory_service.contract.base import Wire
 from memory_service.contract.health import HealthReport
+
+
+class Alive(Wire):
+    """What /healthz answers: some word of the process itself, which nothing else in its place says."""
+
+    status: str
 
 
 class Ready(Wire):
@@ -18,9 +24,9 @@ class Ready(Wire):
     parts: dict[str, Any] = Field(default_factory=dict)
 
 
-def live() -> Request[Empty]:
+def live() -> Request[Alive]:
     """Whether the process answers; touches no store."""
-    return Request("health.live", "GET", "/healthz", Empty)
+    return Request("health.live", "GET", "/healthz", Alive)
 
 
 def ready() -> Request[Ready]:

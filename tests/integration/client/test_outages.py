@@ -413,6 +413,27 @@ async def test_the_token_is_read_again_when_the_service_refuses_the_old_one(
     assert all("x-memplane-agent" not in request.headers for request in server.requests)
 
 
+async def test_a_variable_that_names_no_token_is_named_itself_and_nothing_is_sent_as_somebody_else(
+    server: MemoryServer, make_client: MakeClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "token"
+    env = {"MEMPLANE_TOKEN_FILE": str(path), "AGENT_IDENTITY": "kaos://agent/local/a"}
+    with caplog.at_level(logging.WARNING, "memory_service.client"):
+        client = make_client(env=env)
+    assert any("MEMPLANE_TOKEN_FILE" in record.getMessage() for record in caplog.records)
+    recalled = await client.recall("q")
+    assert (recalled.outcome, recalled.degraded[0].reason) == (Outcome.UNAVAILABLE, "TokenMissing")
+    assert (await client.write("s1", [TURN])).status == "queued"
+    with pytest.raises(ServiceUnavailable, match=f"MEMPLANE_TOKEN_FILE names '{path}'"):
+        await client.write("s2", [TURN], failure_mode="strict")
+    assert server.requests == []
+    path.write_text("late")
+    assert (await client.recall("q")).outcome is Outcome.APPLIED
+    assert server.requests[0].headers["authorization"] == "Bearer late"
+    path.unlink()
+    assert (await client.recall("q")).degraded[0].reason == "TokenMissing"
+
+
 async def test_users_act_through_views_of_one_client(server: MemoryServer, make_client: MakeClient) -> None:
     client = make_client(agent="kaos://agent/local/a")
     await client.as_user("zoë").write("s1", [TURN])
