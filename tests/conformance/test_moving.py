@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from memory_service.contract.limits import MAX_BODY_BYTES, MAX_HISTORY_CHARS, MAX_SOURCE_SEQS
 from memory_service.contract.scopes import Scope
 from memory_service.domain import lexical
 from memory_service.domain.callers import Principal
@@ -19,7 +22,10 @@ from memory_service.domain.owners import AgentErasure, Erasure, Owner, PairErasu
 from memory_service.errors import InvalidRequest
 from memory_service.ports.records import DigestRow, FactChange, FactRow, FactSource, ItemFilters, TurnRow
 from memory_service.ports.storage import Transaction
+from memory_service.storage.rows import fact_sources
+from memory_service.storage.rows import lines as lines_of
 from memory_service.storage.transaction import RowTransaction
+from tests.fakes.corpora import link_of
 from tests.fakes.stores import AGENT, BOB, OTHER_AGENT, Store, fact, pair_of, session_of, turn, uid, vector
 
 PRINCIPAL = Principal("https://issuer", "alice")
@@ -139,6 +145,62 @@ async def test_an_import_goes_on_where_it_stopped(store: Store, target: Store) -
         await restore(target, [line])
     await restore(target, lines)
     assert await look(target) == await look(store)
+
+
+def _say_everywhere(tx: Transaction) -> None:
+    """Store a fact that was said in more sessions than a line names, with the longest ids that there are."""
+    agent = f"kaos://agent/{'n' * 63}/{'.'.join(['a' * 62] * 4)}"
+    ends = FactSource(agent, ALICE, "s" * 120, "w" * 128, tuple(range(10**6, 10**6 + MAX_SOURCE_SEQS)))
+    tx.facts.add(fact("we say it again", SHARED), fact_id=uid("often"), actor="t", now=tx.now())
+    owner_id, row_id = link_of(tx).rows("SELECT owner_id, row_id FROM @facts", {})[0]
+    places = [replace(ends, session=f"{ends.session}{number}") for number in range(2 * lines_of.SOURCES_PER_LINE)]
+    link_of(tx).run_many(
+        fact_sources.INSERT,
+        [{"owner_id": owner_id, "fact_id": row_id, **fact_sources.values(place)} for place in places],
+    )
+
+
+async def _sources(store: Store) -> set[tuple[Any, ...]]:
+    return set(await store.storage.read(lambda tx: link_of(tx).rows("SELECT session, seqs FROM @fact_sources", {})))
+
+
+async def test_a_fact_of_very_many_sessions_is_exported_in_lines_that_an_import_takes_one_by_one(
+    store: Store, target: Store
+) -> None:
+    await store.storage.transact(_say_everywhere)
+    lines = [line for line in await export(store, 1) if line["type"] == "fact"]
+    assert [len(line["sources"]) for line in lines] == [1_000, 1_000, 1]
+    assert max(len(json.dumps(line)) for line in lines) + MAX_HISTORY_CHARS * len("\\u0001") < MAX_BODY_BYTES
+    for line in lines[::-1]:
+        assert set(await restore(target, [line])) <= {"imported", "skipped"}
+    assert len(await _sources(target)) == 2_001
+    assert await _sources(target) == await _sources(store)
+
+
+async def test_a_fact_whose_first_line_an_erasure_keeps_away_comes_with_its_other_sources_and_says_no_more(
+    store: Store, target: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first who said it is erased in the other store: its text stays, what was given with it does not."""
+    monkeypatch.setattr(lines_of, "SOURCES_PER_LINE", 1)
+
+    def work(tx: Transaction) -> None:
+        hers, his = FactSource(AGENT, ALICE, "s1"), FactSource(AGENT, BOB, "s1")
+        draft = fact("we both say it", SHARED, source=hers, key="k", tags=("hers",), evidence="she said so")
+        tx.facts.add(draft, fact_id=uid("both"), actor="t", now=tx.now())
+        tx.facts.add_source(uid("both"), his)
+
+    def erase_her(tx: Transaction) -> None:
+        tx.owners.share([PrincipalErasure(ALICE).marks[0]])
+        tx.erasing.erase(PrincipalErasure(ALICE), receipt_id="r", asked_by=None, now=tx.now())
+
+    await store.storage.transact(work)
+    target.clock.advance(timedelta(hours=1))
+    await target.storage.transact(erase_her)
+    assert Counter(await restore(target, await export(store)))["tombstoned"] == 1
+    kept = await target.storage.read(lambda tx: tx.facts.get(uid("both")))
+    assert kept is not None
+    assert [source.principal for source in kept.sources] == [BOB]
+    assert (kept.text, kept.tags, kept.evidence, kept.key) == ("we both say it", (), None, None)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 1_000])

@@ -223,10 +223,17 @@ _FACT_KEYS = (
     "importance", "pinned", "revision", "created_at", "updated_at", "category", "text", "evidence",
 )  # fmt: skip
 
+SOURCES_PER_LINE = 1_000
+"""Sources of one line: with the longest ids, and beside the longest history, it fits an import's body."""
+
 HISTORY_KEYS = ("at", "event", "actor", "agent", "principal", "session", "text")
 
 
 def _facts(link: Link, after: Place | None, limit: int) -> list[Line]:
+    """Read facts; one that was said in very many places comes in as many lines, which differ in their sources alone.
+
+    Each of them stands for itself: an import that an erasure keeps from storing the first one stores it by the next.
+    """
     found = link.rows(
         "SELECT f.row_id, f.owner_id, f.tags, f.attributes, f.vector, o.scope,"
         f" {_OWNED}, {', '.join('f.' + name for name in _FACT_KEYS)}"
@@ -261,13 +268,20 @@ def _facts(link: Link, after: Place | None, limit: int) -> list[Line]:
                 **dict(zip((*_SESSION_KEYS, *_FACT_KEYS), row[6:], strict=True)),
                 "tags": json.loads(row[2]),
                 "attributes": json.loads(row[3]),
-                "sources": sources.get(row[0], []),
+                "sources": some,
                 "history": history.get(row[0], []),
                 **_vector_fields(link, row[4]),
             },
         )
         for row in found
+        for some in _portions(sources.get(row[0], []))
     ]
+
+
+def _portions(sources: list[Any]) -> list[list[Any]]:
+    """Return the sources of each of a fact's lines."""
+    starts = range(0, max(1, len(sources)), SOURCES_PER_LINE)
+    return [sources[start : start + SOURCES_PER_LINE] for start in starts]
 
 
 def _tombstones(link: Link, after: Place | None, limit: int) -> list[Line]:
