@@ -76,7 +76,7 @@ def objects(file: str, what: str, example: str) -> list[dict[str, Any]]:
             continue
         try:
             one = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise click.UsageError(f"{file}, line {number}, is not JSON: {error}") from error
         if not isinstance(one, dict):
             raise click.UsageError(f"{file}, line {number}: a {what} such as {example} is expected")

@@ -182,7 +182,7 @@ def _batches(source: Any, file: str, done: Mapping[str, Any]) -> Iterator[_Batch
             continue
         try:
             line = json.loads(raw)
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise click.UsageError(f"{file}, line {number}, is not JSON: {error}; {_so_far(done)}") from error
         if not isinstance(line, dict):
             raise click.UsageError(f"{file}, line {number}, is no line of an export; {_so_far(done)}")
@@ -298,7 +298,7 @@ def _read_state(path: Path, expected: Mapping[str, Any]) -> dict[str, Any] | Non
         state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise click.UsageError(f"{str(path)!r} cannot be read: {error}; begin anew with --restart") from error
     if (
         not isinstance(state, dict)

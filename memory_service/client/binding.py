@@ -138,10 +138,10 @@ def from_files(files: Mapping[str, str], store: str | None) -> ProjectedBinding:
         try:
             given = json.loads(files[name])
             document = ProjectedBinding.model_validate(given)
-        except json.JSONDecodeError as error:
-            raise invalid(f"the binding {name!r} is not JSON: {error}; the operator writes it again") from error
         except ValidationError as error:
             raise from_validation(error, f"the binding {name!r}", given) from error
+        except (ValueError, RecursionError) as error:
+            raise invalid(f"the binding {name!r} is not JSON: {error}; the operator writes it again") from error
         if store is None or (document.store or name.removesuffix(".json")) == store:
             found.append(document)
     if not found:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memory_service.contract.limits import MAX_JSON_DEPTH
+from memory_service.contract.limits import MAX_JSON_DEPTH, MAX_NUMBER_DIGITS
 
 REPLACEMENT = "\ufffd"
+_TOO_LARGE = 10**MAX_NUMBER_DIGITS
 
 
 def storable_text(text: str) -> str:
@@ -26,11 +27,13 @@ def storable_text(text: str) -> str:
 def storable_json(value: Any, depth: int = 0) -> Any:
     """Return `value` as JSON that can be stored.
 
-    Texts are cleaned, numbers that JSON does not have become null, what nests too deeply becomes its own JSON text,
-    and what is not JSON becomes its text.
+    Texts are cleaned, numbers that JSON does not have or that have too many digits become null, what nests too deeply
+    becomes its own JSON text, and what is not JSON becomes its text.
     """
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return value if -_TOO_LARGE < value < _TOO_LARGE else None
     if isinstance(value, str):
         return storable_text(value)
     if isinstance(value, float):
@@ -38,12 +41,19 @@ def storable_json(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if depth >= MAX_JSON_DEPTH:
             return _flattened(value)
-        return {storable_text(str(key)): storable_json(item, depth + 1) for key, item in value.items()}
+        return {_shown(key): storable_json(item, depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         if depth >= MAX_JSON_DEPTH:
             return _flattened(value)
         return [storable_json(item, depth + 1) for item in value]
-    return storable_text(str(value))
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    try:
+        return storable_text(str(value))
+    except (ValueError, RecursionError):
+        return "(cannot be shown as text)"
 
 
 def _flattened(value: Any) -> str:

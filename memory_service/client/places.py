@@ -24,7 +24,7 @@ def outbox_folder(env: Mapping[str, str], store: str | None, endpoint: str | Non
     identity = "\n".join(
         (store or "", endpoint or env.get("MEMPLANE_ENDPOINT", ""), agent or env.get("AGENT_IDENTITY", ""))
     )
-    name = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    name = hashlib.sha256(identity.encode(errors="surrogatepass")).hexdigest()[:16]
     state = env.get("XDG_STATE_HOME") or env.get("LOCALAPPDATA")
     base = Path(state) if state else Path(env.get("HOME") or tempfile.gettempdir(), ".local", "state")
     if not os.access(_nearest(base), os.W_OK):

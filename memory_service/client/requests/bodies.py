@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from memory_service.client import errors
 from memory_service.client.cleaning import storable_json
 from memory_service.contract.ids import IDEMPOTENCY_KEY_PATTERN, Id
+from memory_service.contract.limits import MAX_JSON_DEPTH
 from memory_service.contract.problems import FieldError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -44,14 +45,16 @@ def checked(model: type[ModelT], what: str, **fields: Any) -> ModelT:
         raise errors.from_validation(error, what, given) from error
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:
     """Return `value` cleaned; models and times inside stay what they are."""
     if isinstance(value, datetime | BaseModel):
         return value
+    if depth > MAX_JSON_DEPTH:
+        return storable_json(value, depth)
     if isinstance(value, Mapping) and any(isinstance(item, datetime | BaseModel) for item in value.values()):
-        return {storable_json(str(key)): plain(item) for key, item in value.items()}
+        return {storable_json(str(key)): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
-        return [plain(item) for item in value]
+        return [plain(item, depth + 1) for item in value]
     return storable_json(value)
 
 

@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from memory_service.contract.base import Text
+from memory_service.contract.base import AsNumber, Text
 from memory_service.contract.expectations import expectation, field_name
 from memory_service.contract.ids import (
     AGENT_PATTERN,
@@ -44,11 +44,11 @@ from memory_service.storage.encoding import micros, vector_from_bytes
 from memory_service.storage.rows.lines import KEYED
 
 _Micros = Annotated[
-    int, Field(ge=micros(datetime.min.replace(tzinfo=UTC)), le=micros(datetime.max.replace(tzinfo=UTC)))
+    int, Field(ge=micros(datetime.min.replace(tzinfo=UTC)), le=micros(datetime.max.replace(tzinfo=UTC))), AsNumber
 ]
-_Count = Annotated[int, Field(ge=0, le=MAX_WHOLE_NUMBER)]
-_Ordinal = Annotated[int, Field(ge=1, le=MAX_WHOLE_NUMBER)]
-_Flag = Annotated[int, Field(ge=0, le=1)]
+_Count = Annotated[int, Field(ge=0, le=MAX_WHOLE_NUMBER), AsNumber]
+_Ordinal = Annotated[int, Field(ge=1, le=MAX_WHOLE_NUMBER), AsNumber]
+_Flag = Annotated[int, Field(ge=0, le=1), AsNumber]
 
 
 def _or_empty(pattern: str) -> StringConstraints:
@@ -155,7 +155,7 @@ class _Fact(_Place, _Embedded):
     expires_at: _Micros | None
     created_at: _Micros
     updated_at: _Micros
-    importance: Annotated[float, Field(ge=0, le=1)] | None
+    importance: Annotated[float, Field(ge=0, le=1), AsNumber] | None
     pinned: _Flag
     revision: _Ordinal
     category: Text | None

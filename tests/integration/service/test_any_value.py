@@ -312,3 +312,55 @@ async def test_any_value_in_any_field_is_kept_as_it_was_sent_or_refused_by_its_n
     assert (await service.admin().get("/v1/health/report"))["counters"]["dead"] == 0
     assert set(refused) == set(REQUESTS)
     assert set(taken) >= {route for route in REQUESTS if "facts" in route or "write" in route}
+
+
+async def _lines_of_every_type(service: Service) -> list[Json]:
+    agent = service.agent(user="alice")
+    await agent.post("/v1/write", {"session_id": "s", "turns": [TURN]})
+    await agent.write("hello", session="gone")
+    await agent.forget(scope="session", session_id="gone")
+    old = await agent.remember(**FACT)
+    await agent.post(f"/v1/facts/{old['id']}/supersede", {"text": f"{SECRET} again"})
+    deleted = await agent.remember("to be deleted")
+    await agent.ask("DELETE", f"/v1/facts/{deleted['id']}")
+    await service.work()
+    lines = await _exported(service)
+    return list({line["type"]: line for line in lines}.values())
+
+
+async def _exported(service: Service) -> list[Json]:
+    lines: list[Json] = []
+    page = await service.admin().get("/v1/admin/export", limit=1_000)
+    while True:
+        lines += page["lines"]
+        if page["next_cursor"] is None:
+            return lines
+        page = await service.admin().get("/v1/admin/export", limit=1_000, cursor=page["next_cursor"])
+
+
+async def test_any_value_in_any_field_of_a_line_is_imported_so_that_it_can_be_read_or_refused_by_its_name(
+    service: Service,
+) -> None:
+    lines = await _lines_of_every_type(service)
+    assert {"turn", "fact", "session", "principal", "deleted", "erased"} <= {line["type"] for line in lines}
+    places = [(line, path) for line in lines for path in _places(line)]
+    values = _drawn(VALUES, 2 * len(places))
+    refused: Counter[str] = Counter()
+    for number, (line, path) in enumerate(places):
+        for value in values[number :: len(places)]:
+            sent = _encoded({"lines": [_with(line, path, value)]})
+            answer = await _ask(service.admin(), "/v1/admin/import", sent)
+            assert answer.status_code < 500, (sent, answer.text)
+            if answer.status_code >= 400:
+                _assert_refused(answer, "/v1/admin/import", sent)
+                assert answer.json()["errors"][0]["field"].startswith(("lines", "body")), (sent, answer.text)
+                refused[line["type"]] += 1
+    assert set(refused) == {line["type"] for line in lines}
+    await service.work()
+    assert await _exported(service)
+    agent = service.agent(user="alice")
+    await agent.recall("hello", session_id="s", score_floor=0)
+    await agent.texts(tiers=["fact", "episode"])
+    for session in (await agent.get("/v1/sessions"))["sessions"]:
+        await agent.get(f"/v1/sessions/{session['session_id']}/turns", limit=1_000)
+    assert (await service.admin().get("/v1/health/report"))["counters"]["dead"] == 0

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from memory_service.cli import main, output
 from memory_service.cli.main import cli
+from memory_service.cli.memory import objects
 from memory_service.errors import FolderLocked, StorageUnavailable
 
 VARIABLES = re.compile("MEMPLANE_|AGENT_IDENTITY")
@@ -237,3 +238,11 @@ def test_forget_asks_about_what_it_would_erase(arguments: tuple[str, ...], what:
     asked = run("forget", *arguments, input="n\n")
     assert asked.exit_code == 1
     assert f"Erase {what}? It cannot be brought back." in asked.output
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5_000, "{", '"\\ud800"', "\ufeff{}", "[]", "7"])
+def test_a_file_of_turns_that_no_parser_reads_is_refused_by_its_line(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    path.write_text(f'{{"role": "user"}}\n{line}\n', encoding="utf-8")
+    with pytest.raises(click.UsageError, match="line 2"):
+        objects(str(path), "turn", '{"role": "user"}')

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -334,3 +336,55 @@ def test_worker_mode_follows_its_flag() -> None:
     layered = layer(None, {"MEMPLANE_DSN": "postgresql://h/d"}, {"worker": "separate"})
     assert layered.config.worker.mode is WorkerMode.SEPARATE
     assert source(layered, "worker.mode") == "--no-worker"
+
+
+WORDS = st.text(max_size=12) | st.sampled_from(
+    ["0", "-1", "nan", "1e9", "0x10", "1_0", "٣", " 5 ", "9" * 5_000, "true", "\x00", "\udcff", "http://[", "http://h",
+     "https://u:p@h/#x", "postgresql://u:pa@h/d", "tcp://x", "local", "external", "none", "cluster", "inline"]
+)  # fmt: skip
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS,
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(WORDS | st.integers() | st.none(), below, max_size=3),
+    max_leaves=5,
+)
+
+
+def _paths(section: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, value in section.items():
+        yield (*above, name)
+        if isinstance(value, dict):
+            yield from _paths(value, (*above, name))
+
+
+PATHS = sorted(_paths(ServiceConfig().model_dump(mode="json", by_alias=True)))
+
+
+def _file(given: list[tuple[tuple[str, ...], Any]]) -> dict[Any, Any]:
+    file: dict[Any, Any] = {}
+    for path, value in given:
+        here = file
+        for name in path[:-1]:
+            if not isinstance(here.get(name), dict):
+                here[name] = {}
+            here = here[name]
+        here[path[-1]] = value
+    return file
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(PATHS) | st.tuples(WORDS), ANYTHING), max_size=3),
+    st.dictionaries(st.sampled_from([setting.variable for setting in SETTINGS]), WORDS, max_size=3),
+)
+def test_whatever_a_file_and_variables_say_they_are_a_configuration_or_refused_by_name(
+    given: list[tuple[tuple[str, ...], Any]], env: dict[str, str]
+) -> None:
+    try:
+        found: Layered | SettingsError = layer(_file(given), env, {})
+    except SettingsError as refused:
+        found = refused
+    if isinstance(found, SettingsError):
+        assert found.flaws
+        assert all(flaw.field and flaw.expected and flaw.next_step for flaw in found.flaws)
+    else:
+        assert ServiceConfig.model_validate(found.config.model_dump()) == found.config
+        assert "pa@" not in json.dumps([list(line) for line in described(found)])

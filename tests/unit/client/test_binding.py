@@ -8,10 +8,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memory_service.client import MemoryClient
-from memory_service.client.binding import BindingSource, ProjectedBinding, resolve
+from memory_service.client.binding import BindingSource, ProjectedBinding, from_environment, from_files, resolve
 from memory_service.client.errors import InvalidRequest
+from memory_service.client.places import outbox_folder
 from memory_service.contract.scopes import FailureMode, Scope, Tools
 
 NOTHING = ProjectedBinding()
@@ -127,6 +130,33 @@ def test_a_binding_that_turns_into_nonsense_leaves_the_last_one_in_force(tmp_pat
     assert source.current().endpoint == "http://from-folder:1"
     (tmp_path / "team.json").write_text("{ half a docu")
     assert source.current().endpoint == "http://from-folder:1"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "9" * 5_000, "\ufeff{}", '{"scope": "all"}'])
+def test_a_document_that_is_no_binding_is_refused_by_its_name(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="binding"):
+        from_files({"team.json": text}, None)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["MEMPLANE_SCOPE", "MEMPLANE_TOOLS", "MEMPLANE_TOKEN_BUDGET", "MEMPLANE_READ_SCOPES"]),
+        st.text(max_size=20) | st.sampled_from(["private", "user,shared", "all", "100", "9" * 5_000, "\udcff"]),
+    )
+)
+def test_whatever_variables_say_they_are_a_binding_or_refused_by_name(env: dict[str, str]) -> None:
+    try:
+        found: ProjectedBinding | InvalidRequest = from_environment(env)
+    except InvalidRequest as refused:
+        found = refused
+    if isinstance(found, InvalidRequest):
+        assert {error.field for error in found.problem.errors} <= env.keys()
+    else:
+        assert found.scope is None or found.scope.value == env["MEMPLANE_SCOPE"]
+
+
+def test_a_client_can_be_made_for_an_address_that_is_no_text(tmp_path: Path) -> None:
+    assert outbox_folder({"HOME": str(tmp_path)}, None, "http://a\udcff", None).name
 
 
 @pytest.mark.parametrize("loss", ["folder", "document", "bytes"])

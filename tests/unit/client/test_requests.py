@@ -85,9 +85,10 @@ def test_nul_and_lone_surrogates_are_replaced_and_pairs_are_joined() -> None:
 
 
 ODD = st.text(alphabet=st.one_of(st.characters(), st.characters(categories=["Cs"]), st.just("\x00")), max_size=30)
+HUGE = st.sampled_from([4_299, 4_300, 5_000]).map(lambda digits: -(10**digits))
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), ODD),
-    lambda below: st.one_of(st.lists(below, max_size=4), st.dictionaries(ODD, below, max_size=4)),
+    st.one_of(st.none(), st.booleans(), st.integers(), HUGE, st.floats(), ODD),
+    lambda below: st.one_of(st.lists(below, max_size=4), st.dictionaries(ODD | HUGE, below, max_size=4)),
     max_leaves=20,
 )
 
@@ -113,6 +114,21 @@ def test_what_nests_too_deeply_is_kept_as_text() -> None:
         deep = [deep]
     sent = requests.write("s1", [{"role": "tool", "parts": [{"type": "tool_result", "id": "c", "content": deep}]}])
     assert b"the heart of it" in (sent.content or b"")
+
+
+@pytest.mark.parametrize("levels", [31, 33, 5_000])
+def test_what_nests_too_deeply_in_place_of_a_field_is_refused_by_its_name(levels: int) -> None:
+    deep: object = 1
+    for _ in range(levels):
+        deep = [deep]
+    for build in (
+        lambda: requests.recall(deep),  # type: ignore[arg-type]
+        lambda: requests.recall("q", top_k=deep),  # type: ignore[arg-type]
+        lambda: requests.remember(deep),  # type: ignore[arg-type]
+        lambda: requests.write("s1", [deep]),  # type: ignore[list-item]
+    ):
+        with pytest.raises(errors.InvalidRequest):
+            build()
 
 
 def test_what_is_storable_already_stays_as_it_is() -> None:
