@@ -1,20 +1,23 @@
 """One Chroma folder: vectors under their owner's number, and a ledger of which rows are in it.
 
 It holds no text: ids, owners, sessions and vectors only. Chroma says neither which version of a row it has nor whether
-its index survived, so a small ledger beside it does: a row is in the ledger only after Chroma has it. Chroma serves one
-process; the lock of the data folder sees to that. Importing it takes seconds and tens of megabytes, so this
-module does so when a folder is first opened, and the mirror opens none before an owner is large enough to need it.
+its index survived, so a small ledger beside it does: a row is in the ledger only after Chroma has it. Chroma loads the
+files of its index without a look at them, and a torn one ends the process or never lets go of a thread; so the ledger
+has their digests too, and no file is loaded that is not as it was written. Chroma serves one process; the lock of the
+data folder sees to that. Importing it takes seconds and tens of megabytes, so this module does so when a folder is
+first opened, and the mirror opens none before an owner is large enough to need it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -33,10 +36,12 @@ State = tuple[int, ...]
 """Numbers that differ whenever a unit's rows differ."""
 
 _LEDGER = "ledger.sqlite3"
-_FORMAT = 1
+_DATABASE = "chroma.sqlite3"
+_INDEX_FILES = "*/*"
 _PLACES = ("data_level0.bin", "length.bin")
 _WRITTEN = "index_metadata.pickle"
 """Chroma's files of an index: its vectors with their lengths, and what is there once rows were written."""
+_FORMAT = 2
 REMOVALS = 100
 REMOVAL_SECONDS = 0.1
 """A folder is looked at this often, this long apart, until it is gone: ten seconds."""
@@ -51,6 +56,7 @@ CREATE TABLE members (
     digest INTEGER NOT NULL,
     PRIMARY KEY (tier, owner_id, session_id, row_id)
 ) WITHOUT ROWID;
+CREATE TABLE files (path TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -76,6 +82,12 @@ class Members:
     digests: Sequence[int]
 
 
+class _File(NamedTuple):
+    size: int
+    changed_ns: int
+    digest: str
+
+
 def remove(path: Path) -> None:
     """Remove a folder, and look again until it is gone: Chroma's threads may write into it just after it was closed.
 
@@ -93,8 +105,10 @@ def remove(path: Path) -> None:
 class ChromaFolder:
     """One open folder. Searches may run in several threads; one thread at a time changes it."""
 
-    def __init__(self, path: Path, client: Client, ledger: sqlite3.Connection) -> None:
-        """Use `create` or `open`."""
+    def __init__(
+        self, path: Path, client: Client, ledger: sqlite3.Connection, files: Mapping[str, _File] | None = None
+    ) -> None:
+        """Use `create` or, with the files that were found, `open`."""
         self.path = path
         self._client = client
         self._ledger = ledger
@@ -105,6 +119,8 @@ class ChromaFolder:
             for tier in TIERS
         }
         self._batch = client.get_max_batch_size()
+        self._is_complete = files is not None
+        self._files: Mapping[str, _File] = files or {}
         self._waiting: list[Members] = []
         self._settling: dict[Unit, State] = {}
         self._uses = 0
@@ -115,20 +131,30 @@ class ChromaFolder:
 
     @classmethod
     def create(cls, path: Path, dimension: int) -> ChromaFolder:
-        """Make an empty folder; until `complete`, nobody opens it again."""
+        """Make an empty folder; until `complete`, nobody opens it again.
+
+        Raises:
+            MirrorBroken: it cannot be made; nothing of it stays.
+        """
         path.mkdir()
         ledger = _connect(path / _LEDGER)
-        with ledger:
-            ledger.executescript(_SCHEMA)
-            ledger.executemany(
-                "INSERT INTO meta VALUES (?, ?)",
-                [("format", _FORMAT), ("dimension", dimension), ("complete", 0), ("residue", 0)],
-            )
-        return cls(path, _client(path), ledger)
+        try:
+            with _translated(), ledger:
+                ledger.executescript(_SCHEMA)
+                ledger.executemany(
+                    "INSERT INTO meta VALUES (?, ?)",
+                    [("format", _FORMAT), ("dimension", dimension), ("complete", 0), ("residue", 0)],
+                )
+            with _translated():
+                return cls(path, _client(path), ledger)
+        except BaseException:
+            ledger.close()
+            shutil.rmtree(path, ignore_errors=True)
+            raise
 
     @classmethod
     def open(cls, path: Path, dimension: int) -> ChromaFolder:
-        """Open a folder and check that the ledger and Chroma agree.
+        """Open a folder whose files are as they were written, and check that the ledger and Chroma agree.
 
         Raises:
             MirrorBroken: they do not, or it was not completed, or it is of another format or dimension.
@@ -141,9 +167,11 @@ class ChromaFolder:
                 meta = dict(ledger.execute("SELECT name, value FROM meta"))
                 if (meta["format"], meta["dimension"], meta["complete"]) != (_FORMAT, dimension, 1):
                     raise MirrorBroken(f"{path.name} is of another format, of another dimension or unfinished")
-                if ledger.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
-                    raise MirrorBroken(f"the ledger of {path.name} is torn")
-                folder = cls(path, _client(path), ledger)
+                _check_databases(path, ledger)
+                files = _read_files(path, {})
+                if _digests_of(files) != dict(ledger.execute("SELECT path, digest FROM files")):
+                    raise MirrorBroken(f"files of {path.name} are not as they were written")
+                folder = cls(path, _client(path), ledger, files)
         except BaseException:
             ledger.close()
             raise
@@ -170,16 +198,19 @@ class ChromaFolder:
     def complete(self) -> None:
         """Say that the folder may be opened from now on."""
         self.flush()
-        with self._ledger:
+        self._is_complete = True
+        with self._changes():
+            self._note_files()
             self._ledger.execute("UPDATE meta SET value = 1 WHERE name = 'complete'")
 
     def members(self, unit: Unit) -> dict[int, int]:
         """Return the digests of a unit's rows by row id."""
-        return dict(
-            self._ledger.execute(
-                "SELECT row_id, digest FROM members WHERE (tier, owner_id, session_id) = (?, ?, ?)", unit
+        with _translated():
+            return dict(
+                self._ledger.execute(
+                    "SELECT row_id, digest FROM members WHERE (tier, owner_id, session_id) = (?, ?, ?)", unit
+                )
             )
-        )
 
     def put(self, members: Members) -> None:
         """Take rows in, or their new vectors; they are written in batches, the last one by `flush`."""
@@ -202,28 +233,28 @@ class ChromaFolder:
             self.note_residue(len(part))
             with _translated():
                 self._collections[unit.tier].delete(ids=[str(row_id) for row_id in part])
-            with self._ledger:
+            with self._changes():
                 self._ledger.executemany(
                     "DELETE FROM members WHERE (tier, owner_id, session_id, row_id) = (?, ?, ?, ?)",
                     [(*unit, row_id) for row_id in part],
                 )
+                self._note_files()
 
     def note_residue(self, count: int) -> None:
         """Say, before it becomes true, that the files hold so many more vectors of rows that are gone."""
-        with self._ledger:
+        with self._changes():
             self._ledger.execute("UPDATE meta SET value = value + ? WHERE name = 'residue'", (count,))
 
     def drop(self, unit: Unit) -> None:
         """Forget a unit whose rows were removed."""
-        with self._ledger:
+        with self._changes():
             self._ledger.execute("DELETE FROM units WHERE (tier, owner_id, session_id) = (?, ?, ?)", unit)
         self.states.pop(unit, None)
 
     def flush(self) -> None:
         """Write what was put, then what was settled."""
         self._write()
-        _blank_unused(self.path)
-        with self._ledger:
+        with self._changes():
             self._ledger.executemany(
                 "INSERT OR REPLACE INTO units VALUES (?, ?, ?, ?)",
                 [(*unit, " ".join(map(str, state))) for unit, state in self._settling.items()],
@@ -288,32 +319,43 @@ class ChromaFolder:
                     embeddings=np.concatenate([part.vectors for part in parts]),
                     metadatas=[{"owner": unit.owner_id, "session": unit.session_id} for unit, _ in rows],
                 )
-            with self._ledger:
+            with self._changes():
                 self._ledger.executemany(
                     "INSERT OR REPLACE INTO members VALUES (?, ?, ?, ?, ?)",
                     [(*row, digest) for part in parts for row, digest in _digests(part)],
                 )
+                self._note_files()
             for unit, row_id in rows:
                 place = (unit.tier, unit.owner_id)
                 self.last_rows[place] = max(self.last_rows.get(place, 0), row_id)
         self._waiting.clear()
 
+    @contextmanager
+    def _changes(self) -> Iterator[None]:
+        """One transaction of the ledger."""
+        with _translated(), self._ledger:
+            yield
+
+    def _note_files(self) -> None:
+        """Note in the ledger what the index's files hold; of an unfinished folder nobody asks."""
+        if not self._is_complete:
+            return
+        _blank_unused(self.path)
+        self._files = _read_files(self.path, self._files)
+        self._ledger.execute("DELETE FROM files")
+        self._ledger.executemany("INSERT INTO files VALUES (?, ?)", _digests_of(self._files).items())
+
     def _check(self) -> None:
-        """Compare counts, and look for the first and the last row of each tier by its own vector."""
+        """Compare counts, and look for the first and the last row of each tier."""
         for tier, collection in self._collections.items():
             counted, first, last = self._ledger.execute(
                 "SELECT COUNT(*), MIN(row_id), MAX(row_id) FROM members WHERE tier = ?", (tier,)
             ).fetchone()
             if collection.count() != counted:
                 raise MirrorBroken(f"{self.path.name} holds another number of rows than its ledger")
-            for row_id in {first, last} - {None}:
-                kept = collection.get(ids=[str(row_id)], include=["embeddings"])["embeddings"]
-                if kept is None or not len(kept):
-                    raise MirrorBroken(f"{self.path.name} lacks a row of its ledger")
-                found = collection.query(query_embeddings=np.asarray(kept), n_results=1, include=["distances"])
-                distances = found["distances"]
-                if not distances or not distances[0] or distances[0][0] > 1e-3:
-                    raise MirrorBroken(f"the index of {self.path.name} is torn")
+            ends = [str(row_id) for row_id in {first, last} - {None}]
+            if ends and len(collection.get(ids=ends, include=[])["ids"]) != len(ends):
+                raise MirrorBroken(f"{self.path.name} lacks a row of its ledger")
         for tier, owner_id, session_id, state in self._ledger.execute("SELECT * FROM units"):
             self.states[Unit(tier, owner_id, session_id)] = tuple(map(int, state.split()))
         self.last_rows = {
@@ -342,6 +384,33 @@ def _blank_unused(path: Path) -> None:
                 file.write(bytes(places.stat().st_size))
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def _read_files(path: Path, known: Mapping[str, _File]) -> dict[str, _File]:
+    """Return the files of a folder's index as they are now; those that are as they were known are not read again."""
+    found = {}
+    for file in path.glob(_INDEX_FILES):
+        name, stat = file.relative_to(path).as_posix(), file.stat()
+        before = known.get(name)
+        if before is not None and (before.size, before.changed_ns) == (stat.st_size, stat.st_mtime_ns):
+            found[name] = before
+            continue
+        with file.open("rb") as opened:
+            found[name] = _File(stat.st_size, stat.st_mtime_ns, hashlib.file_digest(opened, "blake2b").hexdigest())
+    return found
+
+
+def _digests_of(files: Mapping[str, _File]) -> dict[str, str]:
+    return {name: file.digest for name, file in files.items()}
+
+
+def _check_databases(path: Path, ledger: sqlite3.Connection) -> None:
+    if not (path / _DATABASE).is_file():
+        raise MirrorBroken(f"{path.name} has no database of Chroma's")
+    with closing(_connect(path / _DATABASE)) as database:
+        for name, checked in ((_LEDGER, ledger), (_DATABASE, database)):
+            if checked.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
+                raise MirrorBroken(f"{name} of {path.name} is torn")
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -5,7 +5,8 @@
 FOLDER holds `config.json` (a ServiceConfig), `shift` (seconds that the clock is ahead), `steps` (appended to: every
 step that was reached) and, where a test wants it, `at` (a step and its detail) with `do`: `kill` ends this process
 there as kill -9 does, `hold` waits there until the file is gone. `next.sqlite.sql` and `next.postgres.sql` make this
-process the next version: one that has them as its last migration.
+process the next version: one that has them as its last migration. `exact_rows` holds the rows above which an owner is
+large, so that the local vector index holds it; the index's writes are steps then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from memory_service.contract.config import ServiceConfig
@@ -49,7 +51,10 @@ class FileSteps:
 
     def reach(self, step: Step, detail: str = "") -> None:
         """Note the step."""
-        name = f"{step.value} {detail}".strip()
+        self.note(f"{step.value} {detail}".strip())
+
+    def note(self, name: str) -> None:
+        """Note the step of this name."""
         with (self._folder / "steps").open("a") as steps:
             steps.write(name + "\n")
         at = self._folder / "at"
@@ -78,13 +83,27 @@ def become_next_version(folder: Path) -> None:
     migration.migrations = with_next  # type: ignore[assignment]
 
 
+def mirror_owners(folder: Path, steps: FileSteps) -> None:
+    """Have the vector index hold owners with more rows than the folder says, where it says so."""
+    file = folder / "exact_rows"
+    if not file.exists():
+        return
+    from memory_service.storage import search
+    from tests.faults import mirrors
+
+    search.local_search = partial(search.local_search, exact_rows=int(file.read_text()))
+    mirrors.watch(steps.note)
+
+
 def main() -> int:
     """Serve, or work, as the product does."""
     mode, folder = sys.argv[1], Path(sys.argv[2])
     config = ServiceConfig.model_validate_json((folder / "config.json").read_text())
+    steps = FileSteps(folder)
     become_next_version(folder)
+    mirror_owners(folder, steps)
     run = serve.run if mode == "serve" else work.run
-    return run(config, clock=FileClock(folder / "shift"), steps=FileSteps(folder))
+    return run(config, clock=FileClock(folder / "shift"), steps=steps)
 
 
 if __name__ == "__main__":
