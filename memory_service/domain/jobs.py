@@ -16,8 +16,6 @@ LONGEST_WAIT = LONGEST_ASKED_DELAY + FIRST_DELAY
 """The longest that `retry_at` puts anything off."""
 CLOCK_STEP = timedelta(minutes=1)
 """How far a clock may be set back before what was written under it is doubted: more than is corrected in passing."""
-PURGE = "purge"
-"""Dedupe key and lane of purge jobs: one runs at a time, and one more waits at most."""
 
 
 def retry_at(

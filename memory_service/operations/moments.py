@@ -34,7 +34,11 @@ class Moment:
         # Asked for before the time: so nothing seems to be said before it came, and what is answered before another
         # request comes was said before that one, whatever comes between these two lines.
         here = seconds_here()
-        now = tx.now()
+        return cls.at(tx.now(), here=here, queued_seconds=queued_seconds)
+
+    @classmethod
+    def at(cls, now: datetime, *, here: float = 0.0, queued_seconds: float | None) -> Moment:
+        """Return the moment of a request that is `here` seconds old at a time, and was queued before if it says so."""
         earliest = now - timedelta(seconds=here + (queued_seconds or 0.0))
         if queued_seconds is None:
             return cls(now, earliest, earliest, earliest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 from memory_service.contract.verbs import WriteRequest, WriteResponse
 from memory_service.domain import scopes
@@ -95,10 +94,9 @@ async def write(
 
 def _drafts(services: Services, request: WriteRequest) -> list[TurnDraft]:
     """Return the turns as they will be stored if the database's clock is this one; it has the last word."""
-    now = services.clock.now()
-    default = now - timedelta(seconds=request.queued_seconds or 0.0)
+    moment = Moment.at(services.clock.now(), queued_seconds=request.queued_seconds)
     return [
-        turn_draft(turn, counter=services.counter, said_at=min(turn.said_at or default, now), infer=request.infer)
+        turn_draft(turn, counter=services.counter, said_at=moment.said_at(turn.said_at), infer=request.infer)
         for turn in request.turns
     ]
 

@@ -224,6 +224,11 @@ class JobDraft:
     payload: Mapping[str, Any] = field(default_factory=dict)
     request_id: str | None = None
 
+    @classmethod
+    def of_purge(cls, run_at: datetime) -> JobDraft:
+        """Return the job that purges whatever was erased: one runs at a time, and one more waits at most."""
+        return cls(JobKind.PURGE, "purge", run_at, lane="purge")
+
 
 @dataclass(frozen=True)
 class JobRow:

@@ -24,6 +24,7 @@ import aiohttp
 import certifi
 from pydantic_core import from_json
 
+from memory_service.contract.config import ChatConfig, EmbeddingConfig
 from memory_service.contract.endpoints import request_url
 from memory_service.contract.health import Reason
 from memory_service.errors import ModelRefused, ModelUnavailable
@@ -135,24 +136,23 @@ class Endpoint:
     def __init__(
         self,
         name: str,
+        config: ChatConfig | EmbeddingConfig,
         *,
-        url: str,
-        headers: Mapping[str, str],
-        api_key_file: str | None,
-        timeout_seconds: float,
         unavailable: Reason,
-        retrying: Retrying,
+        retrying: Retrying | None,
         clock: Clock,
     ) -> None:
+        if config.url is None:
+            raise ValueError(f"the {name} needs `url`")
         self.name = name
-        self._url = url
-        self._timeout_seconds = timeout_seconds
+        self._url = config.url
+        self._timeout_seconds = config.timeout_seconds
         self._unavailable = unavailable
-        self._retrying = retrying
+        self._retrying = retrying or Retrying(config.max_retries)
         self._clock = clock
-        self._key = ApiKey(api_key_file)
+        self._key = ApiKey(config.api_key_file)
         self._recorder = StateRecorder(clock)
-        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._headers = {name.lower(): value for name, value in config.headers.items()}
         self._session: aiohttp.ClientSession | None = None
         self._held_off: _HeldOff | None = None
 

@@ -29,19 +29,12 @@ class OpenAIChat:
     """A chat model. Answers are asked for at temperature 0; what a model does not take is left out from then on."""
 
     def __init__(self, config: ChatConfig, clock: Clock, *, retrying: Retrying | None = None) -> None:
-        if config.url is None or config.model is None:
+        if config.model is None:
             raise ValueError("a chat model needs `url` and `model`")
         self.model = config.model
         self.context_tokens = config.context_tokens
         self._endpoint = Endpoint(
-            "chat model",
-            url=config.url,
-            headers=config.headers,
-            api_key_file=config.api_key_file,
-            timeout_seconds=config.timeout_seconds,
-            unavailable=Reason.MODEL_UNAVAILABLE,
-            retrying=retrying or Retrying(config.max_retries),
-            clock=clock,
+            "chat model", config, unavailable=Reason.MODEL_UNAVAILABLE, retrying=retrying, clock=clock
         )
         self._dropped: set[str] = set()
         self._limit_name = "max_tokens"

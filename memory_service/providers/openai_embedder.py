@@ -53,7 +53,7 @@ class OpenAIEmbedder:
     def __init__(
         self, config: EmbeddingConfig, counter: TokenCounter, clock: Clock, *, retrying: Retrying | None = None
     ) -> None:
-        if config.url is None or config.model is None or config.dimensions is None:
+        if config.model is None or config.dimensions is None:
             raise ValueError("an embedding model needs `url`, `model` and `dimensions`")
         self.model = config.model
         self.dimension = config.dimensions
@@ -63,14 +63,7 @@ class OpenAIEmbedder:
         self._asks_for_dimension = False
         self._queries = QueryCache()
         self._endpoint = Endpoint(
-            "embedding model",
-            url=config.url,
-            headers=config.headers,
-            api_key_file=config.api_key_file,
-            timeout_seconds=config.timeout_seconds,
-            unavailable=Reason.EMBEDDING_UNAVAILABLE,
-            retrying=retrying or Retrying(config.max_retries),
-            clock=clock,
+            "embedding model", config, unavailable=Reason.EMBEDDING_UNAVAILABLE, retrying=retrying, clock=clock
         )
 
     @property

@@ -24,6 +24,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,11 @@ from types import TracebackType
 from typing import Self
 
 LIMIT_SECONDS = 120.0
-_FENCE = re.compile(r"^```(\w+)?[ ]?([^\n]*)\n(.*?)^```$|^<!-- (stop) the service -->$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w+)?[ ]?(?P<about>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$"
+    r"|^<!-- (?P<stop>stop) the service -->$",
+    re.DOTALL | re.MULTILINE,
+)
 _LISTENS = re.compile(rb"listening on (https?://\S+)\n|Forwarding from (127\.0\.0\.1:\d+) ")
 _READS = re.compile(
     r"^kubectl get\b|"
@@ -51,13 +56,13 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return a page's blocks in order."""
+    """Return a page's blocks in order, those inside of lists too."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(
-            found.group(1) or found.group(4) or "",
-            (found.group(2) or "").strip(),
-            found.group(3) or "",
+            found["language"] or found["stop"] or "",
+            (found["about"] or "").strip(),
+            textwrap.dedent(found["body"] or "") if found["indent"] else found["body"] or "",
             text.count("\n", 0, found.start()) + 1,
         )
         for found in _FENCE.finditer(text)

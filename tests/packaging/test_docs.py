@@ -192,8 +192,8 @@ def test_metrics_in_other_pages_exist(repository: Path) -> None:
     for page in pages(repository):
         said = set(re.findall(r"`(memplane_[a-z_]+)`", page.read_text(encoding="utf-8")))
         # In commands and queries too; a schema that is made for a store has digits or is cut off.
-        for block in code(page):
-            said |= set(re.findall(r"\bmemplane_(?:[a-z]+_)*[a-z]+\b(?![…0-9])", block))
+        for block in blocks(page):
+            said |= set(re.findall(r"\bmemplane_(?:[a-z]+_)*[a-z]+\b(?![…0-9])", block.body))
         assert said <= known | NOT_METRICS, f"{page.name}: {said - known}"
 
 
@@ -201,15 +201,9 @@ NOT_METRICS = {"memplane_test"}
 """What begins like a metric in a command and is none."""
 
 
-def code(page: Path) -> list[str]:
-    """Return the bodies of a page's fenced blocks, those inside of lists too."""
-    fences = re.findall(r"^([ ]*)```[^\n]*\n(.*?)^\1```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return [body for _, body in fences]
-
-
 def commands_of(page: Path) -> Iterator[str]:
     """Yield what a page shows after the name of the command, in blocks and in sentences, here and in pods."""
-    lines = [line.strip() for body in code(page) for line in body.splitlines()]
+    lines = [line.strip() for block in blocks(page) for line in block.body.splitlines()]
     lines += re.findall(r"`(memplane [^`]+)`", page.read_text(encoding="utf-8"))
     for line in lines:
         if line.startswith(("helm ", "kubectl ")):

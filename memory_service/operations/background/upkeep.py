@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from memory_service.contract.sessions import JobKind
-from memory_service.domain.jobs import PURGE
 from memory_service.domain.retention import FINISHED_JOBS_KEPT, IDEMPOTENCY_KEPT, cut_off
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.background.held import HeldJob
@@ -146,9 +145,4 @@ def _purge_again(tx: Transaction, services: Services) -> JobDraft | None:
     pause = services.purges.rest()
     if all(receipt.waiting_for for receipt in receipts):
         pause = max(pause, min(max(first, (now - receipts[-1].erased_at) / 4), last))
-    return purge_job(now + pause)
-
-
-def purge_job(run_at: datetime) -> JobDraft:
-    """Return the job that purges whatever was erased; one serves all receipts."""
-    return JobDraft(kind=JobKind.PURGE, dedupe_key=PURGE, run_at=run_at, lane=PURGE)
+    return JobDraft.of_purge(now + pause)

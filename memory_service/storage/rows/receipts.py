@@ -6,9 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from memory_service.contract.sessions import JobKind
 from memory_service.contract.verbs import ErasureStatus
-from memory_service.domain.jobs import PURGE
 from memory_service.domain.owners import Owner
 from memory_service.ports.records import JobDraft, PurgeStep, ReceiptRow
 from memory_service.storage.encoding import dump, load_strings, micros, moment, moment_or_none
@@ -51,7 +49,7 @@ class ReceiptRows:
             },
         )
         self._remains.note_receipt(receipt_id)
-        self._jobs.enqueue(JobDraft(JobKind.PURGE, PURGE, now, lane=PURGE), now)
+        self._jobs.enqueue(JobDraft.of_purge(now), now)
         return receipt
 
     def get(self, receipt_id: str) -> ReceiptRow | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from memory_service.client import MemoryClient
 from memory_service.contract.config import EngineName
 from memory_service.contract.limits import MAX_QUEUED_SECONDS
+from memory_service.domain import lexical
 from tests.fakes.model_server import CHAT
 from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Asker, Json, Service, item_texts
@@ -39,6 +41,22 @@ def said_at(item: Json) -> datetime:
 async def turns(agent: Asker, session: str = "s1") -> list[Json]:
     found: list[Json] = (await agent.get(f"/v1/sessions/{session}/turns"))["turns"]
     return found
+
+
+async def test_a_turn_of_which_nobody_knows_how_long_it_waited_is_stemmed_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stem, stemmed = lexical.terms, []
+
+    def terms(text: str) -> Any:
+        stemmed.append(text)
+        return stem(text)
+
+    monkeypatch.setattr(lexical, "terms", terms)
+    agent = service.agent(user="alice")
+    body = {"session_id": "s1", "turns": [{"role": "user", "content": "walnut"}], "queued_seconds": MAX_QUEUED_SECONDS}
+    await agent.post("/v1/write", body)
+    assert [text for text in stemmed if "walnut" in text] == stemmed[:1]
 
 
 async def test_what_waited_in_an_outbox_was_said_when_it_was_queued_and_a_newer_fact_holds(
