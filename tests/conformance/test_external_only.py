@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -25,7 +27,7 @@ from memory_service.storage.external import ExternalStorage
 from memory_service.storage.postgres_link import PostgresLink
 from memory_service.storage.transaction import RowTransaction
 from tests.conformance.test_costs import recorded
-from tests.fakes.postgres import PostgresServer, terminate_connections
+from tests.fakes.postgres import PostgresServer, binaries, terminate_connections
 from tests.fakes.stores import (
     AGENT,
     ALICE,
@@ -40,6 +42,7 @@ from tests.fakes.stores import (
     turn,
     uid,
 )
+from tests.packaging.pages import blocks
 
 
 @pytest.fixture
@@ -526,6 +529,43 @@ async def test_a_look_for_schemas_that_were_left_waits_for_no_purge(external: St
     may_end.set()
     assert await purging
     await store.close()
+
+
+async def test_a_dump_is_restored_by_the_commands_of_the_page(
+    external: Store, tmp_path: Path, repository: Path
+) -> None:
+    dsn, schema = str(external.config.dsn), external.config.schema_name
+    page = blocks(repository / "docs/how-to/backup-and-restore.md")
+    lines = [line for block in page if block.about == "example" for line in block.body.splitlines()]
+    lines = [line.replace("memplane_0123456789abcdef0123456789abcdef", schema) for line in lines]
+
+    async def follow(words: str) -> None:
+        (command,) = [line for line in lines if words in line and not line.startswith("kubectl")]
+        environment = {**os.environ, "URI": dsn, "PATH": f"{binaries()}{os.pathsep}{os.environ['PATH']}"}
+        done = await asyncio.to_thread(
+            subprocess.run, ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+
+    named = external.config.model_copy(update={"store_name": "team/memory"})
+    restored = Store(named, clock=external.clock, cluster="here")
+    await restored.open()
+    await restored.storage.transact(lambda tx: append(tx, "before"))
+    await follow("pg_dump ")
+    await restored.storage.transact(lambda tx: append(tx, "lost"))
+    await restored.storage.close()
+    await follow("ALTER SCHEMA")
+    await follow("pg_restore ")
+    await restored.open()
+    assert await texts(restored) == ["before"]
+    assert await restored.storage.schemas_left_behind() == ["before_restore"]
+    await restored.storage.transact(lambda tx: append(tx, "after"))
+    assert await texts(restored) == ["before", "after"]
+    health = await restored.storage.health()
+    assert [(part.ok, part.message) for part in health.values()] == [(True, "")] * 2, "the role owns what it restored"
+    await follow("DROP SCHEMA")
+    assert await texts(restored) == ["before", "after"]
+    await restored.close()
 
 
 async def test_replicas_that_start_together_make_the_schema_once(external: Store) -> None:
