@@ -27,6 +27,10 @@ MAX_WHOLE_NUMBER = 2**53
 """The largest seq and revision that can be named: up to it JSON's numbers are exact everywhere."""
 MAX_QUEUED_SECONDS = 320_000_000
 """Ten years; an outbox that cannot tell how long something waited sends this."""
+MAX_SESSIONS = 1_000_000
+"""Sessions of an agent on behalf of one user, in one workspace. Judgement: one a minute for two years."""
+MAX_FACTS = 1_000_000
+"""Facts of one owner, superseded ones too, to which a caller may add one. Judgement, as for sessions."""
 MAX_TURNS_PER_WRITE = 500
 MAX_TURN_CHARS = 1_000_000
 """Characters of one turn's text, its parts' texts included."""

@@ -27,7 +27,7 @@ from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.items import fact_item
 from memory_service.operations.moments import Moment
 from memory_service.operations.once import RequestKey, once
-from memory_service.operations.remember import check_expiry, embed_or_wait, fact_draft
+from memory_service.operations.remember import check_expiry, check_room, embed_or_wait, fact_draft
 from memory_service.operations.saving import writer
 from memory_service.operations.services import Services
 from memory_service.ports.records import FactChange, FactRow, Vector
@@ -103,6 +103,7 @@ async def supersede_fact(
     Raises:
         Conflict: the fact has a successor already.
         InvalidRequest: the new statement has expired.
+        LimitExceeded: it would be one too many of its owner.
     """
     (vector,) = await embed_or_wait(services, [request.text])
 
@@ -127,6 +128,7 @@ async def supersede_fact(
             now=now,
         )
         added = tx.facts.add(draft, fact_id=new_id, actor=caller.subject, now=now)
+        check_room(tx, added)
         if vector is None:
             tx.jobs.enqueue(embed_job(tx), now)
         return RememberResponse(**fact_item(added).model_dump(), generation=generation, action="superseded")

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 
+from memory_service.contract.limits import MAX_FACTS
 from memory_service.contract.verbs import (
     FactBatchRequest,
     FactBatchResponse,
@@ -16,7 +17,7 @@ from memory_service.contract.verbs import (
 from memory_service.domain import lexical, merging, scopes
 from memory_service.domain.callers import Caller
 from memory_service.domain.owners import Owner
-from memory_service.errors import FieldProblem, InvalidRequest, ModelUnavailable
+from memory_service.errors import FieldProblem, InvalidRequest, LimitExceeded, ModelUnavailable
 from memory_service.operations.background.embed import embed_job
 from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.items import fact_item
@@ -25,7 +26,7 @@ from memory_service.operations.once import RequestKey, once
 from memory_service.operations.saving import save_fact
 from memory_service.operations.services import Services
 from memory_service.ports.process import Step
-from memory_service.ports.records import FactDraft, FactSource, Vector
+from memory_service.ports.records import FactDraft, FactRow, FactSource, Vector
 from memory_service.ports.storage import Transaction
 
 
@@ -142,6 +143,8 @@ async def _save(
                 draft = fact_draft(caller, fact, owner, vector, moment.said_at(fact.said_at))
                 candidate = newcomer(fact, moment.ranked_at(fact.said_at))
                 row, action = save_fact(tx, draft, candidate, actor=caller.subject, now=now)
+                if action in ("added", "superseded"):
+                    check_room(tx, row)
                 saved.append(RememberResponse(**fact_item(row).model_dump(), generation=current, action=action))
             if any(vector is None for vector in vectors):
                 tx.jobs.enqueue(embed_job(tx), now)
@@ -171,6 +174,20 @@ def check_expiry(fact: NewFact, said_at: datetime, place: str) -> None:
         raise InvalidRequest(
             f"`{place}expires_at` is in the past: the fact would never be found; give a time to come, or leave it out",
             [FieldProblem(f"{place}expires_at", "a time to come", fact.expires_at.isoformat())],
+        )
+
+
+def check_room(tx: Transaction, added: FactRow) -> None:
+    """Refuse a fact that is one too many of its owner.
+
+    Raises:
+        LimitExceeded: there are as many as there may be.
+    """
+    if tx.facts.is_beyond(added, MAX_FACTS):
+        raise LimitExceeded(
+            f"scope {added.owner.scope.value!r} has {MAX_FACTS} facts, superseded ones included, and takes no more; "
+            "delete or forget some",
+            [FieldProblem("scope", f"one with fewer than {MAX_FACTS} facts", added.owner.scope.value)],
         )
 
 

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from memory_service.contract.limits import MAX_SESSIONS
 from memory_service.contract.verbs import WriteRequest, WriteResponse
 from memory_service.domain import scopes
 from memory_service.domain.callers import Caller
+from memory_service.errors import FieldProblem, LimitExceeded
 from memory_service.operations.enqueue import extract_job, fold_job, index_job
 from memory_service.operations.generations import SecondsHere, share_generation
 from memory_service.operations.moments import Moment
@@ -36,6 +38,7 @@ async def write(
 
     Raises:
         Erased: the turns belong to a state that was erased meanwhile.
+        LimitExceeded: the session would be one too many.
         ScopeUnresolved: the facts of these turns would have no owner.
         StorageUnavailable: nothing was stored.
     """
@@ -64,6 +67,8 @@ async def write(
                 tx.owners.name_principal(caller.principal)
             moment = Moment.of(tx, seconds_here, queued_seconds=request.queued_seconds)
             session = tx.sessions.ensure(owner, fact_scope, moment.now)
+            if session.last_seq == 0 and tx.sessions.is_beyond(session, MAX_SESSIONS):
+                raise _too_many_sessions()
             if request.queued_seconds is not None:
                 moment = _going_on(tx, session, moment)
             said = [
@@ -90,6 +95,13 @@ async def write(
         services.wake()
     services.meter.count("turns_written", len(written))
     return answer
+
+
+def _too_many_sessions() -> LimitExceeded:
+    return LimitExceeded(
+        f"an agent has at most {MAX_SESSIONS} sessions on behalf of one user; forget some, or go on in one",
+        [FieldProblem("session_id", f"one of the {MAX_SESSIONS} sessions that there are", None)],
+    )
 
 
 def _drafts(services: Services, request: WriteRequest) -> list[TurnDraft]:

@@ -20,6 +20,9 @@ class Sessions(Protocol):
         `fact_scope` is where facts from its turns go from now on.
         """
 
+    def is_beyond(self, session: SessionRow, most: int) -> bool:
+        """Return whether the pair of a session has more than so many; a store that never had them is not asked."""
+
     def find(self, owner: Owner) -> SessionRow | None:
         """Return the session, or None."""
 

@@ -25,6 +25,9 @@ class Facts(Protocol):
     def add(self, draft: FactDraft, *, fact_id: str, actor: str, now: datetime) -> FactRow:
         """Store a fact and the first line of its history."""
 
+    def is_beyond(self, fact: FactRow, most: int) -> bool:
+        """Return whether a fact's owner has more than so many; a store that never had them is not asked."""
+
     def get(self, fact_id: str) -> FactRow | None:
         """Return a fact by id; the caller checks its owner before it says anything about it."""
 

@@ -68,6 +68,16 @@ class FactRows:
         self._owners.revise([owner_id])
         return self._required(owner_id, row_id)
 
+    def is_beyond(self, fact: FactRow, most: int) -> bool:
+        """Return whether a fact's owner has more than so many; a store that never had them is not asked."""
+        if fact.row_id <= most:
+            return False  # Numbers are given in order: no more than this one have been.
+        (count,) = self._link.rows(
+            "SELECT COUNT(*) FROM (SELECT 1 FROM @facts WHERE owner_id = :owner LIMIT :limit) AS counted",
+            {"owner": self._owners.ensure_id(fact.owner), "limit": most + 1},
+        )
+        return int(count[0]) > most
+
     def get(self, fact_id: str) -> FactRow | None:
         """Return a fact by id."""
         return self._one(f"{SELECT} WHERE f.id = :id", {"id": fact_id})

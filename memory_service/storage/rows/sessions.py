@@ -58,6 +58,16 @@ class SessionRows:
             row = replace(row, fact_scope=fact_scope)
         return row
 
+    def is_beyond(self, session: SessionRow, most: int) -> bool:
+        """Return whether the pair of a session has more than so many; a store that never had them is not asked."""
+        if session.id <= most:
+            return False  # Numbers are given in order: no more than this one have been.
+        (count,) = self._link.rows(
+            "SELECT COUNT(*) FROM (SELECT 1 FROM @sessions WHERE home_id = :home LIMIT :limit) AS counted",
+            {"home": session.home_id, "limit": most + 1},
+        )
+        return int(count[0]) > most
+
     def find(self, owner: Owner) -> SessionRow | None:
         """Return the session, or None."""
         found = self._link.row(

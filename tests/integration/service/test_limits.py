@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from memory_service.contract import limits
+from memory_service.operations import remember, write
 from tests.integration.service.harness import Json, Service, problem
 
 REFUSED_ELSEWHERE_OR_NEVER = {
@@ -17,6 +20,8 @@ REFUSED_ELSEWHERE_OR_NEVER = {
     "MAX_HEADER_BYTES": "431, in test_hostile_input",
     "MAX_NUMBER_DIGITS": "no JSON, in test_hostile_input and test_any_value",
     "MAX_TOKEN_CHARS": "401, in the unit tests of identity",
+    "MAX_SESSIONS": "of a small store it is counted below",
+    "MAX_FACTS": "of a small store it is counted below",
     "MAX_ERRORS": "the rest is not named, in test_hostile_input",
     "MAX_FIELD_CHARS": "cut, in test_expectations",
     "MAX_CURSOR_CHARS": "no cursor that a route gives is as long, in test_hostile_input",
@@ -251,3 +256,43 @@ async def _a_line(service: Service) -> Json:
     await service.agent().remember("Walnut trees need sun")
     lines: list[Json] = (await service.admin().get("/v1/admin/export"))["lines"]
     return lines[-1]
+
+
+async def test_one_session_too_many_is_refused_by_name_and_stores_nothing_and_each_user_has_its_own(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "MAX_SESSIONS", 2)
+    alice, bob = service.agent(user="alice"), service.agent(user="bob")
+    for session in ("s1", "s2"):
+        await alice.write("hello", session=session)
+        await bob.write("hello", session=session)
+    before = await _stored(service)
+    refused = await alice.ask("POST", "/v1/write", {"session_id": "s3", **TURNS})
+    assert problem(refused, 422, "limit-exceeded")["errors"][0]["field"] == "session_id"
+    assert await _stored(service) == before
+    await alice.write("and again", session="s2")
+    await alice.forget(scope="session", session_id="s1")
+    await alice.write("hello", session="s3")
+
+
+async def test_one_fact_too_many_of_an_owner_is_refused_by_name_and_stores_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remember, "MAX_FACTS", 2)
+    agent = service.agent()
+    await service.agent("other").remember("Walnut trees need sun")
+    first = await agent.remember("Anna lives in Oslo", key="k")
+    await agent.remember("Rivers are long")
+    before = await _stored(service)
+    one_more = {"text": "Cheese is made of milk"}
+    for path, body in (
+        ("/v1/facts", one_more),
+        ("/v1/facts/batch", {"facts": [one_more]}),
+        (f"/v1/facts/{first['id']}/supersede", one_more),
+    ):
+        refused = problem(await agent.ask("POST", path, body), 422, "limit-exceeded")
+        assert refused["errors"][0]["field"] == "scope"
+    assert await _stored(service) == before
+    await agent.remember("Anna lives in Rome", key="k")
+    await agent.ask("DELETE", f"/v1/facts/{first['id']}")
+    await agent.remember(one_more["text"])
