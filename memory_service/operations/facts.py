@@ -143,12 +143,10 @@ async def delete_fact(
     receipt_id = str(uuid.uuid4())
 
     def work(tx: Transaction) -> ForgetResponse:
-        row = _held(tx, caller, fact_id)
-        lines = len(tx.facts.history(fact_id))
-        tx.facts.delete(fact_id)
-        erased = {"facts": 1, "vectors": int(row.has_vector), "history": lines}
+        _held(tx, caller, fact_id)
+        erased = tx.facts.delete(fact_id)
         receipt = tx.receipts.add(receipt_id, asked_by=scopes.home_owner(caller), erased=erased, now=tx.now())
-        return ForgetResponse(receipt_id=receipt.id, status=ErasureStatus.ERASED, erased=erased)
+        return ForgetResponse(receipt_id=receipt.id, status=ErasureStatus.ERASED, erased=dict(erased))
 
     answer = await _once(services, caller, request_key, ForgetResponse, work)
     services.embedder.forget_queries()

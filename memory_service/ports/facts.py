@@ -73,8 +73,8 @@ class Facts(Protocol):
     def add_source(self, fact_id: str, source: FactSource) -> None:
         """Note another place where a known fact was said; safe to repeat."""
 
-    def delete(self, fact_id: str) -> None:
-        """Delete a fact with its history, sources and vector."""
+    def delete(self, fact_id: str) -> Mapping[str, int]:
+        """Delete a fact with its history, sources, vector and answers; return how many rows of each kind went."""
 
     def history(self, fact_id: str) -> Sequence[HistoryRow]:
         """Return a fact's changes, oldest first, as many as `domain.histories` keeps."""

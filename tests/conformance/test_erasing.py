@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -33,8 +34,9 @@ from memory_service.ports.records import (
     StoredAnswer,
 )
 from memory_service.ports.storage import Transaction
+from memory_service.storage.encoding import micros
 from tests.fakes.corpora import link_of
-from tests.fakes.stores import AGENT, ALICE, BOB, OTHER_AGENT, Store, fact, pair_of, session_of, turn, vector
+from tests.fakes.stores import AGENT, ALICE, BOB, OTHER_AGENT, Store, fact, pair_of, session_of, turn, uid, vector
 
 
 async def erase(store: Store, erasure: Erasure, *, receipt_id: str = "receipt") -> Mapping[str, int]:
@@ -145,6 +147,101 @@ async def test_an_erasure_takes_its_subject_and_nothing_else(
     }  # fmt: skip
     again = await erase(store, erasure, receipt_id="again")
     assert set(again.values()) == {0}
+
+
+COUNTED: Mapping[str, str] = {
+    "turns": "SELECT COUNT(*) FROM @turns",
+    "episodes": "SELECT COUNT(*) FROM @turns",
+    "sessions": "SELECT COUNT(*) FROM @sessions",
+    "digests": "SELECT COUNT(*) FROM @digests",
+    "facts": "SELECT COUNT(*) FROM @facts",
+    "history": "SELECT COUNT(*) FROM @fact_history",
+    "jobs": "SELECT COUNT(*) FROM @jobs WHERE kind <> 'purge'",
+    "answers": "SELECT COUNT(*) FROM @idempotency",
+    "vectors": "SELECT (SELECT COUNT(*) FROM @turns WHERE vector IS NOT NULL)"
+    " + (SELECT COUNT(*) FROM @facts WHERE vector IS NOT NULL)",
+}
+"""How many rows of each kind of a receipt the tables have."""
+
+
+@pytest.mark.parametrize(
+    "erasure",
+    [
+        SessionErasure(AGENT, ALICE, "s1"),
+        PairErasure(AGENT, ALICE),
+        PrincipalErasure(ALICE),
+        AgentErasure(AGENT),
+        None,
+    ],
+    ids=["session", "pair", "principal", "agent", "fact"],
+)
+@pytest.mark.parametrize("by_import", [False, True], ids=["here", "import"])
+async def test_a_receipt_counts_what_the_tables_lost(store: Store, erasure: Erasure | None, by_import: bool) -> None:
+    """With facts of several sources and lines, rows without a vector, jobs of every state and answers of everybody."""
+
+    def more(tx: Transaction) -> None:
+        shared = Owner(Scope.SHARED)
+        for number, (agent, principal, name, workspace) in enumerate(LIVES):
+            home = pair_of(agent=agent, principal=principal, workspace=workspace)
+            source = FactSource(agent, principal, name, workspace)
+            tx.facts.add(
+                fact(f"plain {number}", shared, source=source), fact_id=uid(f"p{number}"), actor="t", now=tx.now()
+            )
+            tx.facts.change(uid(f"p{number}"), FactChange({"pinned": True}), event="corrected", actor="t", now=tx.now())
+            if number:
+                tx.facts.add_source(uid(f"p{number - 1}"), source)
+            for key in ("", uid(f"p{number}"), uid("p0")):
+                tx.idempotency.begin(home, route="r", key=f"k{key}", body_hash="h", now=tx.now())
+                answer = StoredAnswer("h", 200, "said", (key,) if key else ())
+                tx.idempotency.finish(home, route="r", key=f"k{key}", answer=answer)
+            session = tx.sessions.find(session_of(name, agent=agent, principal=principal, workspace=workspace))
+            assert session is not None
+            for kind in (JobKind.FOLD, JobKind.INDEX_TURNS):
+                place = {"session_id": session.id, "owner_id": session.home_id}
+                tx.jobs.enqueue(JobDraft(kind, f"{kind}:{session.id}", tx.now(), **place), tx.now())
+
+    def count(tx: Transaction) -> dict[str, int]:
+        found = {name: link_of(tx).row(sql) for name, sql in COUNTED.items()}
+        return {name: int(row[0]) for name, row in found.items() if row is not None}
+
+    await populate(store)
+    await store.storage.transact(more)
+    job = await store.storage.transact(
+        lambda tx: tx.jobs.claim(
+            kinds=[JobKind.FOLD], lease=timedelta(seconds=30), worker="w", max_crashes=6, now=tx.now()
+        )
+    )
+    assert job is not None
+    before = await store.storage.read(count)
+    if by_import:
+        lines, _ = await store.storage.read(lambda tx: tx.moving.export(cursor=None, limit=1_000))
+        line = line_of(erasure, lines) if erasure is not None else {"type": "deleted", "id": uid("p0")}
+        erased = await store.storage.transact(
+            lambda tx: tx.moving.restore([{**line, "created_at": micros(tx.now())}], tx.now()).erased
+        )
+    elif erasure is None:
+        erased = await store.storage.transact(lambda tx: tx.facts.delete(uid("p0")))
+    else:
+        erased = await erase(store, erasure)
+    after = await store.storage.read(count)
+    lost = {name: before[name] - after[name] for name in COUNTED}
+    assert {**dict.fromkeys(COUNTED, 0), **erased} == lost
+    assert lost["facts"] > 0
+    assert lost["answers"] > 0
+
+
+def line_of(erasure: Erasure, lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the line by which another store tells that it has carried out an erasure."""
+    (mark,) = erasure.marks
+    named = (mark.agent, mark.principal, mark.session)
+    (subject,) = [
+        line
+        for line in lines
+        if line["type"] == "subject"
+        and (line["agent"], line["principal"], line["session"]) == named
+        and line["scope"] == mark.scope
+    ]
+    return {"type": "erased", "hashes": subject["hashes"]}
 
 
 async def test_a_fact_that_others_said_too_loses_the_source_only(store: Store) -> None:

@@ -205,6 +205,12 @@ class Agent:
 
         return wait_for(f"{method} {path}", attempt)
 
+    def refusal(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, str]:
+        """Return the status of an answer that refuses, and its Problem's kind."""
+        with httpx.Client(trust_env=False, verify=False, timeout=15) as client:
+            answer = client.request(method, self._service.url + path, json=body, headers=self._headers)
+        return answer.status_code, str(answer.json()["type"]).rsplit("/", 1)[-1]
+
     def write(self, session: str, turns: list[str]) -> dict[str, Any]:
         """Append user turns to a session, each with an id of its own."""
         body = {

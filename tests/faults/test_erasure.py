@@ -15,6 +15,8 @@ from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
 
 MARK = "Zanzibarquux"
+TRACES = (MARK, MARK.lower(), MARK[4:])
+"""A text, its word as an index has it, and the end of one that an index wrote as what differs from the word before."""
 SEGMENTS = 3
 
 
@@ -51,7 +53,7 @@ def test_what_was_erased_comes_back_from_no_job_no_outbox_and_no_import_and_its_
     agent = Agent(service, token="helper-token", user_token="alice-token")
     other, admin = Agent(service, token="other-token"), Agent(service, token="admin-token")
     other.write("hers", ["My boat is called Lotte"])
-    agent.write("running", [f"My dog is called {MARK}"])
+    known = agent.write("running", [f"My dog is called {MARK}"])["generation"]
     agent.write("queued", [f"My cat is called {MARK}x"])
     agent.call("POST", "/v1/facts", {"text": f"The safe's word is {MARK}"})
     asyncio.run(_fill_outboxes(service, world.folder))
@@ -69,37 +71,45 @@ def test_what_was_erased_comes_back_from_no_job_no_outbox_and_no_import_and_its_
     receipt = agent.call("POST", "/v1/forget", {"confirm": True})
     gate.opened.set()
     assert receipt["erased"] == {
-        **receipt["erased"],
-        **{"turns": 3, "episodes": 3, "sessions": 3, "facts": 1, "digests": 0, "vectors": 4, "jobs": jobs},
-    }
+        "turns": 3, "episodes": 3, "sessions": 3, "facts": 1, "history": 1, "digests": 0, "vectors": 4, "jobs": jobs,
+        "answers": 3,
+    }  # fmt: skip
     assert agent.call("GET", f"/v1/receipts/{receipt['receipt_id']}")["erased"] == receipt["erased"]
 
+    late = {"session_id": "running", "turns": [{"role": "user", "content": f"It is still called {MARK}"}]}
+    for told in ({"generation": known}, {"queued_seconds": 600}, {"generation": known, "queued_seconds": 600}):
+        assert agent.refusal("POST", "/v1/write", {**late, **told}) == (410, "erased")
+        assert agent.refusal("POST", "/v1/facts", {"text": f"It is {MARK}", **told}) == (410, "erased")
     erased = asyncio.run(_deliver(service, world.folder))
     assert erased == {"answered": 1, "unanswered": 1}, "what waited in an outbox is erased too, and counted there"
     imported = admin.call("POST", "/v1/admin/import", {"lines": lines})
-    assert imported["tombstoned"] > 0
+    hers = [line["type"] for line in lines if line["type"] in ("turn", "fact") and MARK in json.dumps(line)]
+    sessions = [line["type"] for line in lines if line["type"] == "session" and line["agent"].endswith("/helper")]
+    assert imported["tombstoned"] == len(hers + sessions) == 7
     wait_for("the work in flight", lambda: agent.settled() and other.settled())
     assert _seen(agent) == []
     assert agent.call("GET", "/v1/sessions")["sessions"] == []
     assert _seen(other) == ["My boat is called Lotte"]
 
     wait_for("the purge", lambda: _is_purged(agent, receipt["receipt_id"]))
-    assert service.stop() == 0
     if world.postgres is None:
-        assert _files_with(MARK, world.folder / "data") == []
+        assert _files_with(TRACES, world.folder / "data") == []
+        assert service.stop() == 0
+        assert _files_with(TRACES, world.folder / "data") == []
         return
+    assert service.stop() == 0
     data = world.folder / "postgres" / "data"
     with psycopg.connect(world.postgres.dsn, autocommit=True) as connection:
         connection.execute("CHECKPOINT")
-        assert [path for path in _files_with(MARK, data) if "pg_wal" not in path.parts] == []
-        assert _files_with(MARK, data / "pg_wal"), "the log keeps what it wrote until its segments go"
+        assert [path for path in _files_with(TRACES, data) if "pg_wal" not in path.parts] == []
+        assert _files_with(TRACES, data / "pg_wal"), "the log keeps what it wrote until its segments go"
         connection.execute("ALTER SYSTEM SET wal_recycle = off")
         connection.execute("SELECT pg_reload_conf()")
         for _ in range(SEGMENTS):
             connection.execute("SELECT pg_logical_emit_message(false, 'filler', 'x')")
             connection.execute("SELECT pg_switch_wal()")
             connection.execute("CHECKPOINT")
-        wait_for("the log's segments to go", lambda: _files_with(MARK, data) == [])
+        wait_for("the log's segments to go", lambda: _files_with(TRACES, data) == [])
 
 
 def test_an_erasure_between_two_pages_of_an_export_holds_for_all_of_its_pages(world: World) -> None:
@@ -188,13 +198,14 @@ def _is_purged(agent: Agent, receipt_id: str) -> bool:
     return bool(agent.call("GET", f"/v1/receipts/{receipt_id}")["status"] == "purged")
 
 
-def _files_with(text: str, folder: Path) -> list[Path]:
-    """Return the files that hold a text, by its bytes."""
+def _files_with(traces: tuple[str, ...], folder: Path) -> list[Path]:
+    """Return the files that hold one of some texts, by its bytes."""
     found = []
     for path in folder.rglob("*"):
         try:
-            if path.is_file() and text.encode() in path.read_bytes():
-                found.append(path)
+            content = path.read_bytes() if path.is_file() else b""
         except FileNotFoundError:
             continue  # Removed since it was listed.
+        if any(trace.encode() in content for trace in traces):
+            found.append(path)
     return found

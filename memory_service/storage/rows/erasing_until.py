@@ -75,15 +75,14 @@ class EraserUntil:
         named, place = said_there(erasure, "s")
         alone = said_alone(named).replace("{column}", "row_id")
         doomed = {
-            (row[0], row[1]): row[2]
+            (row[0], row[1])
             for where, parameters in (("f.owner_id IN [:owners]", {"owners": held.owners}), (alone, place))
             for row in self._link.rows(
-                "SELECT f.owner_id, f.row_id, CASE WHEN f.vector IS NULL THEN 0 ELSE 1 END FROM @facts AS f"
-                f" WHERE {where} AND {_OLD}",
+                f"SELECT f.owner_id, f.row_id FROM @facts AS f WHERE {where} AND {_OLD}",
                 {**parameters, "until": until},
             )
         }
-        self._facts.discard(list(doomed))
+        counts = Counter(self._facts.discard(sorted(doomed)))
         self._link.run(
             f"DELETE FROM @fact_sources AS s WHERE {named} AND {_of_a_fact('s', _OLD)}",
             {**place, "until": until},
@@ -93,8 +92,8 @@ class EraserUntil:
         lines = f"{said} AND (h.at <= :until OR {_of_a_fact('h', made_of_it)})"
         parameters = {**place, "until": until}
         self._eraser.strip_facts(lines, parameters, moment(until))
-        history = self._link.run(f"DELETE FROM @fact_history AS h WHERE {lines}", parameters)
-        return {"facts": len(doomed), "vectors": sum(doomed.values()), "history": history}
+        counts["history"] += self._link.run(f"DELETE FROM @fact_history AS h WHERE {lines}", parameters)
+        return counts
 
     def _left(self, held: Held) -> list[int]:
         """Return the owners that have rows still, or that facts are from."""

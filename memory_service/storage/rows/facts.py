@@ -194,24 +194,30 @@ class FactRows:
             raise Conflict(f"fact {fact_id!r} is gone; read the list again")
         self._sources.join(found[0], found[1], source)
 
-    def delete(self, fact_id: str) -> None:
-        """Delete a fact with its history, sources and vector; an import does not bring it back."""
+    def delete(self, fact_id: str) -> Mapping[str, int]:
+        """Delete a fact with its history, sources, vector and stored answers; an import does not bring it back.
+
+        Return how many rows of each kind went, as a receipt has them.
+        """
         found = self._link.row(f"SELECT owner_id, row_id FROM @facts WHERE id = :id {LOCK}", {"id": fact_id})
         if found is None:
-            return
-        self.discard([found])
+            return {}
+        counts = self.discard([found])
         self._link.run(
             "INSERT INTO @tombstones (key, erased_at) VALUES (:key, {now}) ON CONFLICT (key) DO NOTHING",
             {"key": fact_id},
         )
+        return counts
 
-    def discard(self, places: Sequence[tuple[int, int]]) -> None:
-        """Delete facts by owner and row id, without a tombstone."""
-        if places:
-            answered = self._delete_rows(places)
-            self._remains.note(FACTS, {owner_id for owner_id, _ in places})
-            self._remains.note(ANSWERS, answered)
-            self._remains.note_whole(("answered_facts",))
+    def discard(self, places: Sequence[Row]) -> Mapping[str, int]:
+        """Delete facts by owner and row id, without a tombstone; return how many rows of each kind went."""
+        if not places:
+            return {}
+        counts, answered = self._delete_rows(places)
+        self._remains.note(FACTS, {place[0] for place in places})
+        self._remains.note(ANSWERS, answered)
+        self._remains.note_whole(("answered_facts",))
+        return counts
 
     def history(self, fact_id: str) -> Sequence[HistoryRow]:
         """Return a fact's changes, oldest first."""
@@ -346,16 +352,20 @@ class FactRows:
         except Duplicate as error:
             raise Conflict("another fact of this owner has this key already; read it again, then repeat") from error
 
-    def _delete_rows(self, rows: Sequence[Row]) -> set[int]:
-        """Delete facts by owner and row id; return who had stored answers that carried them."""
+    def _delete_rows(self, rows: Sequence[Row]) -> tuple[Mapping[str, int], set[int]]:
+        """Delete facts by owner and row id; return how many rows went, and who had stored answers that carried them."""
         self.has_deleted = True
         places = {"owners": sorted({row[0] for row in rows}), "ids": [row[1] for row in rows]}
         forget = idempotency.FORGET.replace("{facts}", "f.owner_id IN [:owners] AND f.row_id IN [:ids]")
-        answered = {row[0] for row in self._link.rows(forget, places)}
-        for table, column in (("fact_history", "fact_id"), ("fact_sources", "fact_id"), ("facts", "row_id")):
-            self._link.run(f"DELETE FROM @{table} WHERE owner_id IN [:owners] AND {column} IN [:ids]", places)
+        answered = [row[0] for row in self._link.rows(forget, places)]
+        of_fact, fact = (f"owner_id IN [:owners] AND {column} IN [:ids]" for column in ("fact_id", "row_id"))
+        history = self._link.run(f"DELETE FROM @fact_history WHERE {of_fact}", places)
+        self._link.run(f"DELETE FROM @fact_sources WHERE {of_fact}", places)
+        has_vector = "CASE WHEN vector IS NULL THEN 0 ELSE 1 END"
+        gone = self._link.rows(f"DELETE FROM @facts WHERE {fact} RETURNING {has_vector}", places)
         self._owners.revise(row[0] for row in rows)
-        return answered
+        vectors = sum(row[0] for row in gone)
+        return {"facts": len(gone), "vectors": vectors, "history": history, "answers": len(answered)}, set(answered)
 
     def text_hash(self, text: str) -> str:
         """Return the keyed hash by which facts that say the same are found."""

@@ -6,6 +6,7 @@ another fact has: what was said later holds, and the other one is kept as supers
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -81,6 +82,8 @@ class FactMover:
         self._owners = owners
         self._facts = facts
         self._sparing = sparing
+        self.erased: Counter[str] = Counter()
+        """How many rows of each kind the deletions took."""
 
     def restore(self, run: Sequence[_Line], now: datetime) -> list[str]:
         """Store the facts that no erasure has taken; return of each line what became of it, in the port's words."""
@@ -107,7 +110,7 @@ class FactMover:
             f"SELECT owner_id, row_id, id FROM @facts WHERE id IN [:ids] ORDER BY row_id {LOCK}",
             {"ids": [str(line["id"]) for line in run]},
         )
-        self._facts.discard([(row[0], row[1]) for row in found])
+        self.erased.update(self._facts.discard([(row[0], row[1]) for row in found]))
         gone = {row[2] for row in found}
         noted = self._link.row_of_each(
             "INSERT INTO @tombstones (key, erased_at) VALUES (:key, :erased_at) ON CONFLICT (key) DO NOTHING"

@@ -8,6 +8,7 @@ one's, stays away.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -86,6 +87,7 @@ class Mover:
         line_shapes.check(found, embedding_model=self._link.embedding_model, dimension=self._link.dimension)
         outcomes: list[str] = []
         self._erasures.erased.clear()
+        self._facts.erased.clear()
         for kind, run in _runs(found):
             restore = {
                 "principal": self._restore_principals,
@@ -93,7 +95,7 @@ class Mover:
                 "turn": self._restore_turns,
                 "digest": self._restore_digests,
                 "fact": self._facts.restore,
-                "deleted": self._delete_facts,
+                "deleted": self._facts.delete,
                 "erased": self._erasures.erase,
                 "subject": self._erasures.know,
             }[kind]
@@ -103,12 +105,9 @@ class Mover:
                 raise InvalidRequest(
                     f"a {kind} line is not one of an export: a field is missing or of another kind"
                 ) from error
-        return Restored(outcomes, dict(self._erasures.erased))
-
-    def _delete_facts(self, run: _Run, now: datetime) -> list[str]:
-        outcomes = self._facts.delete(run, now)
-        self._erasures.erased["facts"] += outcomes.count("erased")
-        return outcomes
+        erased = Counter(self._erasures.erased)
+        erased.update(self._facts.erased)
+        return Restored(outcomes, dict(erased))
 
     def _restore_principals(self, run: _Run, now: datetime) -> list[str]:
         marks = [PrincipalErasure(str(line["hash"])).marks for line in run]

@@ -320,7 +320,9 @@ async def test_a_fact_that_an_import_deletes_is_purged_like_any_other(service: S
     assert (await admin.post("/v1/admin/import", {"lines": [line]}))["erased"] == 1
     problem(await agent.ask("GET", f"/v1/facts/{fact['id']}"), 404, "not-found")
     rows = await service.services.storage.read(lambda tx: tx.link.rows("SELECT id FROM @receipts"))  # type: ignore[attr-defined]
-    assert [(await service.purge(admin, receipt))["erased"] for (receipt,) in rows] == [{"facts": 1}]
+    assert [(await service.purge(admin, receipt))["erased"] for (receipt,) in rows] == [
+        {"facts": 1, "vectors": 1, "history": 1, "answers": 0}
+    ]
 
 
 async def test_an_import_carries_out_another_stores_erasure_with_a_receipt_and_up_to_its_time(service: Service) -> None:
