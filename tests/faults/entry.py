@@ -5,12 +5,15 @@
 FOLDER holds `config.json` (a ServiceConfig), `shift` (seconds that the clock is ahead), `steps` (appended to: every
 step that was reached) and, where a test wants it, `at` (a step and its detail) with `do`: `kill` ends this process
 there as kill -9 does, `hold` waits there until the file is gone. `next.sqlite.sql` and `next.postgres.sql` make this
-process the next version: one that has them as its last migration. `exact_rows` holds the rows above which an owner is
-large, so that the local vector index holds it; the index's writes are steps then.
+process the next version: one that has them as its last migration. `knows` makes it an earlier one, which knows so many
+of the migrations. `exact_rows` holds the rows above which an owner is large, so that the local vector index holds it;
+the index's writes are steps then. `taken` (appended to) has every request that the application was given; while there
+is a file `hold-requests`, none of them goes on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -19,6 +22,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from memory_service.contract.config import ServiceConfig
 from memory_service.ports.process import Step
@@ -69,18 +75,39 @@ class FileSteps:
             time.sleep(0.005)
 
 
-def become_next_version(folder: Path) -> None:
-    """Add the migration in the folder, where there is one, to those of this version."""
+def become_another_version(folder: Path) -> None:
+    """Forget the migrations that an earlier version does not know, or add the next version's, where the folder says."""
     ours = migration.migrations
+    knows = folder / "knows"
+    known = int(knows.read_text()) if knows.exists() else None
 
-    def with_next(dialect: str) -> Sequence[migration.Migration]:
-        steps, file = ours(dialect), folder / f"next.{dialect}.sql"
+    def known_here(dialect: str) -> Sequence[migration.Migration]:
+        steps, file = ours(dialect)[:known], folder / f"next.{dialect}.sql"
         if not file.exists():
             return steps
         sql = file.read_text()
         return [*steps, migration.Migration(len(steps) + 1, "next", sql, int(sql.split("\n", 1)[0].split(": ")[1]))]
 
-    migration.migrations = with_next  # type: ignore[assignment]
+    migration.migrations = known_here  # type: ignore[assignment]
+
+
+def note_requests(folder: Path) -> None:
+    """Have every request noted and, while the test wants it, held before the application answers it."""
+    ours = serve.create_app
+
+    def noted(*arguments: Any) -> ASGIApp:
+        application = ours(*arguments)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            with (folder / "taken").open("a") as taken:
+                taken.write(f"{scope['method']} {scope['path']}\n")
+            while (folder / "hold-requests").exists():  # noqa: ASYNC110 - another process removes it
+                await asyncio.sleep(0.005)
+            await application(scope, receive, send)
+
+        return app
+
+    serve.create_app = noted  # type: ignore[assignment]
 
 
 def mirror_owners(folder: Path, steps: FileSteps) -> None:
@@ -100,7 +127,8 @@ def main() -> int:
     mode, folder = sys.argv[1], Path(sys.argv[2])
     config = ServiceConfig.model_validate_json((folder / "config.json").read_text())
     steps = FileSteps(folder)
-    become_next_version(folder)
+    become_another_version(folder)
+    note_requests(folder)
     mirror_owners(folder, steps)
     run = serve.run if mode == "serve" else work.run
     return run(config, clock=FileClock(folder / "shift"), steps=steps)
