@@ -45,6 +45,41 @@ async def test_a_flush_survives_kill_9_of_the_client_and_is_stored_once(step: St
     assert Outbox(folder).refused() == ()
 
 
+@pytest.mark.parametrize("scenario", ["flush", "deliver"])
+async def test_a_client_that_is_killed_at_any_step_of_its_outbox_has_its_turns_stored_once_and_in_order(
+    scenario: str, world: World
+) -> None:
+    service = world.service()
+    service.start()
+    command = [sys.executable, "-m", "tests.faults.dying_client", service.url, str(world.folder / "lives"), scenario]
+    lives = await asyncio.to_thread(subprocess.run, command)
+    assert lives.returncode == 0
+    folders = {int(path.name): path for path in (world.folder / "lives").iterdir()}
+    whole = (folders[len(folders)] / "steps").read_text().splitlines()
+    for step in ("COMMIT", "send /v1/write", "answered /v1/write", "DELETE"):
+        assert any(reached.startswith(step) for reached in whole), f"no life reached {step!r}: {whole}"
+    agent, stored = Agent(service), dict[int, list[str]]()
+    for number, folder in folders.items():
+        box = Outbox(folder / "outbox")
+        async with _client(service, box.folder, deadlines=Deadlines(recall=20, write=20)) as heir:
+            while (await heir.deliver()).waiting:
+                pass
+        assert (box.waiting(), box.refused()) == (0, ())
+        stored[number] = []
+    for session in agent.call("GET", "/v1/sessions?limit=1000")["sessions"]:
+        turns = agent.turns(session["session_id"])
+        stored[int(session["session_id"].rpartition("-")[2])] = [turn["content"] for turn in turns]
+    kept = _first_kept(whole) if scenario == "flush" else 0
+    assert {number for number, turns in stored.items() if turns != ["one", "two"]} <= set(range(1, kept + 1))
+    assert all(turns in ([], ["one", "two"]) for turns in stored.values())
+
+
+def _first_kept(steps: list[str]) -> int:
+    """Return the number of the step at which an entry is committed: who dies before it was promised nothing."""
+    put = next(place for place, step in enumerate(steps) if step.startswith("INSERT INTO entries"))
+    return steps.index("COMMIT", put) + 1
+
+
 async def test_a_frozen_service_costs_a_client_its_time_and_nothing_else(world: World) -> None:
     service = world.service()
     service.start()

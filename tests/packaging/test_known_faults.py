@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 PAGE = "docs/explanation/known-faults.md"
-SERVICE_FAULTS, ENGINE_FAULTS, EXPECTATIONS = 56, 10, 17
+SERVICE_FAULTS, ENGINE_FAULTS, EXPECTATIONS = 56, 10, 20
 """How many are known, to the row: one that is added raises the number, so that none can go unseen."""
 
 

@@ -95,6 +95,19 @@ async def test_a_store_without_a_long_term_tier_says_so_and_still_gives_the_wind
     assert only_window["outcome"] == "applied"
 
 
+async def test_a_recall_leaves_out_the_tier_that_was_not_asked_for_and_is_whole_all_the_same(agent: Asker) -> None:
+    await agent.write("Walnut one", "Walnut two")
+    await agent.remember("Walnut trees need sun")
+    for include, window, has_items in (("short_term", ["Walnut one", "Walnut two"], False), ("long_term", [], True)):
+        found = await agent.recall("walnut", session_id="s1", include=[include])
+        assert found["outcome"] == "applied"
+        assert {part["reason"] for part in found["degraded"]} <= {"PrincipalMissing"}
+        assert window_texts(found) == window
+        assert ("Walnut trees need sun" in item_texts(found)) is has_items
+        assert ("Walnut trees need sun" in found["long_term"]["block"]) is has_items
+    problem(await agent.ask("POST", "/v1/recall", {"query": "x", "include": ["fourth"]}), 422, "invalid-request")
+
+
 async def test_a_recall_that_names_no_number_gets_the_stores(start: Start) -> None:
     service = await start(long_term=LongTermConfig(default_top_k=3))
     agent = service.agent()
