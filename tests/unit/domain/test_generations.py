@@ -101,3 +101,21 @@ def test_turns_queued_before_an_erasure_are_erased(queued_seconds: float, erased
 
 def test_turns_of_owners_that_were_never_erased_are_taken_however_old() -> None:
     generations.check_queued(3.2e8, NOW, [None, None])
+
+
+@pytest.mark.parametrize(("clock_step", "said", "is_taken"), [
+    (60, -61, False), (60, -59, True), (60, 1, True),
+    (-60, -1, False), (-60, 59, False), (-60, 61, True),
+])  # fmt: skip
+@pytest.mark.parametrize("delivered", [100, 100_000])
+def test_a_clock_that_is_set_moves_the_border_of_an_erasure_by_as_much_and_no_further(
+    clock_step: int, said: int, is_taken: bool, delivered: int
+) -> None:
+    """`said` and `delivered` are seconds after the erasure; the store's clock is set in between."""
+    now = NOW + timedelta(seconds=delivered + clock_step)
+    try:
+        generations.check_queued(delivered - said, now, [NOW])
+    except Erased:
+        assert not is_taken
+    else:
+        assert is_taken
