@@ -87,6 +87,16 @@ def count_turns(link: Link, home_id: int, *, upto: int) -> int:
     return 0 if found is None else int(found[0])
 
 
+def count_session_turns(link: Link, home_id: int, session_id: int, *, upto: int) -> int:
+    """Return how many turns a session has, but look no further than `upto`."""
+    found = link.row(
+        "SELECT COUNT(*) FROM (SELECT 1 FROM @turns WHERE owner_id = :home AND session_id = :session LIMIT :upto)"
+        " AS counted",
+        {"home": home_id, "session": session_id, "upto": upto},
+    )
+    return 0 if found is None else int(found[0])
+
+
 def count_facts(link: Link, owner_id: int, *, upto: int) -> int:
     """Return how many facts of an owner can ever count, but look no further than `upto`."""
     found = link.row(

@@ -170,10 +170,12 @@ class OwnerSearch:
         found = reading.session_state(self._link, session.home_id, session.id)
         if found is None:
             return pools.make("episode", [], query)
-        if found.last_seq > self._index.exact_rows:
-            return self._large(large.turns_of([session.home_id], session.id, query.filters), query)
         state = home.of_session(found.changed)
         key = Key("episode", session.home_id, session.id)
+        count = partial(reading.count_session_turns, self._link, session.home_id, session.id)
+        # Counted where as many were ever written: those that are past their time are none of them.
+        if found.last_seq > self._index.exact_rows and self._count(key, state, count) > self._index.exact_rows:
+            return self._large(large.turns_of([session.home_id], session.id, query.filters), query)
         make = partial(KeptTurns, session.home_id, session.id)
         return pools.make("episode", [self._index.cache.snapshot(key, state, self._link, make, self._own)], query)
 

@@ -21,6 +21,7 @@ from memory_service.ports.storage import Transaction
 from memory_service.storage.chroma import ChromaFolder, Members, Unit
 from memory_service.storage.search import large
 from memory_service.storage.search.mirror import Mirror
+from memory_service.storage.states import CHANGE
 from tests.fakes.corpora import add_facts, add_owner, add_turns, link_of, query, searches_of, units, words
 from tests.fakes.stores import AGENT, Store
 
@@ -140,7 +141,7 @@ async def test_rows_that_are_gone_are_no_ghosts_before_and_after_reconciling(sto
 
 def _forget_turns(tx: Transaction, below: int) -> None:
     link_of(tx).run("DELETE FROM @turns WHERE id < :below", {"below": below})
-    link_of(tx).run("UPDATE @sessions SET index_revision = index_revision + 1")
+    link_of(tx).run(f"UPDATE @sessions SET index_revision = index_revision + 1, {CHANGE}")
 
 
 async def test_a_folder_of_which_most_has_gone_is_made_anew_and_grows_no_further(store: Store) -> None:
@@ -165,6 +166,20 @@ async def test_a_folder_of_which_most_has_gone_is_made_anew_and_grows_no_further
         ledger.close()
         assert residue <= held == 3 * ROWS
     assert 1 < len(made) < len(numbers), "each folder lasts until as much has gone as is there"
+
+
+async def test_a_session_of_which_little_is_left_is_searched_whole(store: Store) -> None:
+    vector = units(55, 1, 8)[0]
+
+    def search(tx: Transaction) -> Pool:
+        session = tx.sessions.get_many({1})[1]
+        return tx.search.episodes([HOME], query(vector), session=session)
+
+    assert not (await store.storage.read(search)).exact
+    await store.storage.transact(lambda tx: _forget_turns(tx, 1_000 + ROWS - 10))
+    pool = await store.storage.read(search)
+    assert pool.exact
+    assert sorted(pool.row_ids.tolist()) == list(range(1_000 + ROWS - 10, 1_000 + ROWS))
 
 
 async def test_an_owner_of_whom_little_is_left_is_mirrored_no_more(store: Store) -> None:
