@@ -148,6 +148,10 @@ class Service:
         part.write_text(str(seconds))
         part.replace(self.folder / "shift")
 
+    def search_through_index_above(self, rows: int) -> None:
+        """Have memories of more rows than this searched through the vector index, from the next start on."""
+        (self.folder / "exact_rows").write_text(str(rows))
+
     def counted(self, name: str, **labels: str) -> float:
         """Return the sum of a counter's series with these labels, since the process started."""
         found = httpx.get(self.url + "/metrics", trust_env=False, timeout=30).text
