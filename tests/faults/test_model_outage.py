@@ -1,23 +1,30 @@
-"""A model that is down for an hour: nothing said is lost, nothing is given up, and the queue drains once it is back."""
+"""A model that is down for an hour, or is of no use: nothing said is lost, and all is done once it is back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import httpx
 import pytest
 
 from memory_service.contract.config import EngineName
-from tests.fakes.model_server import CHAT, EMBEDDINGS, Status
+from memory_service.contract.sessions import JobKind
+from tests.fakes.model_server import CHAT, EMBEDDINGS, Embeddings, Status, Text, wrong_count, wrong_dimension
 from tests.faults.conftest import World
-from tests.faults.processes import Agent, wait_for
+from tests.faults.processes import Agent, Service, wait_for
 
 HOUR = 3600
 STEP = 600
-
-
-@pytest.mark.parametrize(
+Change = Callable[[dict[str, Any]], None]
+BACKENDS_AND_ENGINES = pytest.mark.parametrize(
     ("world", "engine"),
-    [("local", EngineName.MEM0), ("local", EngineName.NATIVE), ("external", EngineName.NATIVE)],
+    [("local", EngineName.MEM0), ("local", EngineName.NATIVE), ("external", EngineName.MEM0)],
     indirect=["world"],
 )
+
+
+@BACKENDS_AND_ENGINES
 def test_an_hour_without_any_model_loses_no_turn_and_the_queue_drains_afterwards(
     world: World, engine: EngineName
 ) -> None:
@@ -56,3 +63,89 @@ def test_an_hour_without_any_model_loses_no_turn_and_the_queue_drains_afterwards
         assert agent.digests(session), "the window was over its mark, so it was folded"
     recalled = agent.call("POST", "/v1/recall", {"query": "green box", "session_id": "another"})
     assert recalled["degraded"] == []
+
+
+@BACKENDS_AND_ENGINES
+def test_answers_that_are_of_no_use_fail_jobs_that_are_counted_and_replayed(world: World, engine: EngineName) -> None:
+    world.engine = engine
+    service = world.service(extraction={"minTurns": 50, "maxRetries": 0})
+    service.start()
+    agent = Agent(service)
+    agent.write("pets", ["My dog is called Rex"])
+    world.model.always(CHAT, Text("I will not answer in JSON"))
+    (extraction,) = agent.call("POST", "/v1/sessions/pets/end", {})["jobs"]
+    dead = _dead_job(service, agent, JobKind.EXTRACT)
+    assert dead["id"] == extraction
+    assert "UnparseableAnswer" in dead["error"]
+    assert "Rex" not in dead["error"]
+    assert agent.facts() == []
+    assert [turn["content"] for turn in agent.turns("pets")] == ["My dog is called Rex"]
+
+    world.model.always(CHAT, None)
+    agent.write("long", _long_turns("first"))
+    wait_for("a digest", lambda: agent.digests("long"))
+    agent.wait_settled()
+    digests = agent.digests("long")
+    world.model.always(CHAT, Text("  \n"))
+    told = [*_long_turns("first"), *_long_turns("second")]
+    turns = [{"role": "user", "content": text} for text in _long_turns("second")]
+    agent.call("POST", "/v1/write", {"session_id": "long", "turns": turns}, key="second")
+    assert "UnparseableAnswer" in _dead_job(service, agent, JobKind.FOLD)["error"]
+    assert agent.digests("long") == digests, "an empty summary keeps the digest"
+
+    world.model.always(CHAT, None)
+    agent.call("POST", f"/v1/jobs/{extraction}/retry", {})
+    wait_for("the fact", lambda: agent.facts() == ["User's dog is called Rex"])
+    asked = httpx.post(service.url + "/v1/admin/jobs/replay", json={"state": "dead"}, trust_env=False)
+    assert asked.json() == {"replayed": 1}
+    wait_for("the next digest", lambda: len(agent.digests("long")) > len(digests))
+    assert [digest["version"] for digest in agent.digests("long")] == list(range(1, len(agent.digests("long")) + 1))
+    assert [turn["content"] for turn in agent.turns("long")] == told
+    agent.wait_settled()
+    assert agent.jobs("dead") == []
+
+
+@pytest.mark.parametrize("fault", [wrong_count, wrong_dimension])
+def test_vectors_of_a_wrong_number_or_length_are_not_stored_and_made_later(world: World, fault: Change) -> None:
+    world.engine = EngineName.MEM0
+    service = world.service()
+    service.start()
+    agent = Agent(service)
+    world.model.always(EMBEDDINGS, Embeddings(fault))
+    agent.write("pets", ["My dog is called Rex", "I live in Oslo"])
+    agent.call("POST", "/v1/sessions/pets/end", {})
+    saved = agent.call("POST", "/v1/facts", {"text": "Box 1 is green"})
+    for kind in (JobKind.INDEX_TURNS, JobKind.EXTRACT, JobKind.EMBED):
+        failed = f"SELECT COUNT(*) FROM @jobs WHERE kind = '{kind.value}' AND attempts > 0"
+        wait_for(f"a failed {kind}", lambda failed=failed: world.rows(failed) != [(0,)])  # type: ignore[misc]
+        assert service.counted("jobs", kind=kind.value, outcome="failed") >= 1
+    for table in ("facts", "turns"):
+        assert world.rows(f"SELECT COUNT(*) FROM @{table} WHERE vector IS NOT NULL") == [(0,)]
+    assert agent.facts() == ["Box 1 is green"]
+    recalled = agent.call("POST", "/v1/recall", {"query": "green box", "session_id": "pets"})
+    assert "embedding" in {part["part"] for part in recalled["degraded"]}
+    assert saved["id"] in [item["id"] for item in recalled["long_term"]["items"]]
+
+    world.model.always(EMBEDDINGS, None)
+    service.shift(HOUR)
+    agent.wait_settled()
+    for table, rows in (("facts", 3), ("turns", 2)):
+        counted = f"SELECT COUNT(*), COUNT(vector) FROM @{table}"
+        wait_for(f"the vectors of {table}", lambda counted=counted, rows=rows: world.rows(counted) == [(rows, rows)])  # type: ignore[misc]
+    assert sorted(agent.facts()) == ["Box 1 is green", "User lives in Oslo", "User's dog is called Rex"]
+    assert agent.jobs("dead") == []
+
+
+def _dead_job(service: Service, agent: Agent, kind: JobKind) -> dict[str, Any]:
+    """Return the one job of a kind that failed for good, and is counted."""
+
+    def dead() -> list[dict[str, Any]]:
+        return [job for job in agent.jobs("dead") if job["kind"] == kind]
+
+    (job,) = wait_for(f"a dead {kind}", dead)
+    wait_for("its count", lambda: service.counted("jobs", kind=kind.value, outcome="dead") == 1)
+    return job
+
+
+def _long_turns(name: str) -> list[str]:
+    return [f"My {name}x{number} is kept in a box on the long green shelf of the cellar" for number in range(5)]

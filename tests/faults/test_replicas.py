@@ -9,6 +9,7 @@ from typing import Any, get_args
 import psycopg
 import pytest
 
+from memory_service.contract.config import EngineName
 from memory_service.contract.sessions import JobState
 from memory_service.operations.saving import Action
 from tests.fakes.model_server import CHAT, Gate
@@ -20,7 +21,11 @@ WRITES_PER_SESSION = 50
 ACTIONS = get_args(Action)
 
 
-def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_once(external: World) -> None:
+@pytest.mark.parametrize("engine", EngineName)
+def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_once(
+    external: World, engine: EngineName
+) -> None:
+    external.engine = engine
     services = [external.service(f"replica-{number}", worker={"leaseSeconds": 15}) for number in range(3)]
     for service in services:
         service.start()
@@ -86,7 +91,9 @@ def test_a_replica_that_is_frozen_beyond_its_lease_stores_nothing_of_what_anothe
     assert [turn["content"] for turn in agent.turns("later")] == ["My boat is called Lotte"]
 
 
-def test_a_fact_that_eight_sessions_say_at_once_is_one_fact(external: World) -> None:
+@pytest.mark.parametrize("engine", EngineName)
+def test_a_fact_that_eight_sessions_say_at_once_is_one_fact(external: World, engine: EngineName) -> None:
+    external.engine = engine
     services = [external.service(f"replica-{number}") for number in range(2)]
     for service in services:
         service.start()
@@ -103,8 +110,8 @@ def test_a_fact_that_eight_sessions_say_at_once_is_one_fact(external: World) -> 
     assert agent.facts() == ["User's home town is called Trondheim"]
 
 
-def test_a_slow_summary_of_one_session_delays_no_other(world: World) -> None:
-    service = _gated(world)
+def test_slow_summaries_delay_no_other_session(world: World) -> None:
+    service = _gated(world, extraction={"concurrency": 2})
     agent = Agent(service)
     gate = Gate(only="summary")
     world.model.always(CHAT, gate)
@@ -116,6 +123,19 @@ def test_a_slow_summary_of_one_session_delays_no_other(world: World) -> None:
     agent.call("POST", "/v1/sessions/other/end", {})
     wait_for("the other session's fact", lambda: "User's boat is called Lotte" in agent.facts())
     assert not gate.gave_up.is_set(), "the other session had to wait for the summary"
+    gate.opened.set()
+    wait_for("the rest", agent.settled)
+    gate = Gate(only="summary")
+    world.model.always(CHAT, gate)
+    for number in range(3):
+        agent.write(f"slow-{number}", [_said(number, turn) for turn in range(8)])
+    summaries = "SELECT COUNT(*) FROM @jobs WHERE kind = 'fold' AND state = 'running'"
+    wait_for("every thread for models to wait for a summary", lambda: world.rows(summaries) == [(2,)])
+    agent.write_one("other", "My cat is called Ada", "cat")
+    found = agent.call("POST", "/v1/recall", {"query": "boat", "session_id": "other"})
+    assert found["short_term"]["window"][-1]["content"] == "My cat is called Ada"
+    assert "User's boat is called Lotte" in [item["text"] for item in found["long_term"]["items"]]
+    assert not gate.gave_up.is_set(), "the other session had to wait for the summaries"
     gate.opened.set()
     wait_for("the rest", agent.settled)
 
@@ -159,7 +179,8 @@ def test_a_noisy_session_does_not_starve_the_rest(world: World) -> None:
     agent.write("noisy", ["My cat is called Ada"])
     wait_for("the model to be asked", gate.entered.is_set)
     for number in range(30):
-        agent.write_one("noisy", f"My plant{number} is on the sill", f"n{number}")
+        turns = [{"role": "user", "content": f"My plant{number}x{line} is on the sill"} for line in range(8)]
+        agent.call("POST", "/v1/write", {"session_id": "noisy", "turns": turns}, key=f"noise-{number}")
     agent.write("quiet", ["My boat is called Lotte"])
     before = len(world.model.requests)
     gate.opened.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
@@ -37,8 +38,8 @@ from tests.integration.service.conftest import Start
 from tests.integration.service.harness import Asker, Json, Service, problem
 
 
-async def _extracting(start: Start, **more: int) -> tuple[Service, Asker]:
-    service = await start(chat=True, engine=EngineName.NATIVE, extraction=ExtractionConfig(**more))
+async def _extracting(start: Start, engine: EngineName = EngineName.NATIVE, **more: int) -> tuple[Service, Asker]:
+    service = await start(chat=True, engine=engine, extraction=ExtractionConfig(**more))
     return service, service.agent()
 
 
@@ -119,8 +120,11 @@ async def test_what_a_lost_job_owed_is_done_after_a_sweep(start: Start, kind: Jo
     assert not await is_owed()
 
 
-async def test_an_answer_that_does_not_parse_is_a_failed_job_and_dead_in_the_end(start: Start) -> None:
-    service, agent = await _extracting(start, max_retries=2)
+@pytest.mark.parametrize("engine", EngineName)
+async def test_an_answer_that_does_not_parse_is_a_failed_job_and_dead_in_the_end(
+    start: Start, engine: EngineName
+) -> None:
+    service, agent = await _extracting(start, engine, max_retries=2)
     await agent.write("My dog is called Rex")
     service.models.always(CHAT, Text("I will not answer in JSON"))
     (job,) = (await agent.post("/v1/sessions/s1/end"))["jobs"]
@@ -132,6 +136,8 @@ async def test_an_answer_that_does_not_parse_is_a_failed_job_and_dead_in_the_end
         assert "UnparseableAnswer" in state["error"]
         assert "Rex" not in state["error"]
         await service.pass_time(minutes=16) if attempt < 3 else None
+    ends = {one: service.runtime.meter.value("jobs", kind="extract", outcome=one) for one in ("done", "failed", "dead")}
+    assert ends == {"done": 0, "failed": 2, "dead": 1}
     report = await service.admin().get("/v1/health/report")
     assert report["counters"]["dead"] == 1
     assert report["parts"]["jobs"] == {**report["parts"]["jobs"], "ok": False, "reason": "JobsDead"}
@@ -148,8 +154,9 @@ async def test_an_answer_that_does_not_parse_is_a_failed_job_and_dead_in_the_end
     assert await agent.texts() == ["User's dog is called Rex"]
 
 
-async def test_an_admin_replays_all_dead_jobs(start: Start) -> None:
-    service, agent = await _extracting(start, max_retries=0)
+@pytest.mark.parametrize("engine", EngineName)
+async def test_an_admin_replays_all_dead_jobs(start: Start, engine: EngineName) -> None:
+    service, agent = await _extracting(start, engine, max_retries=0)
     service.models.always(CHAT, Text("no"))
     for session, name in (("s1", "Rex"), ("s2", "Tom")):
         await agent.write(f"My {session} animal is called {name}", session=session)
@@ -310,6 +317,28 @@ async def test_vectors_of_a_wrong_number_or_length_are_not_stored(start: Start) 
     await service.pass_time(minutes=16)
     counts = (await service.admin().get("/v1/admin/diagnostics"))["counts"]
     assert counts["episodes_indexed"] >= 2
+
+
+@pytest.mark.parametrize("engine", EngineName)
+@pytest.mark.parametrize("change", [wrong_count, wrong_dimension])
+async def test_facts_whose_vectors_are_of_a_wrong_number_or_length_are_not_stored_and_their_turns_wait(
+    start: Start, change: Callable[[Json], None], engine: EngineName
+) -> None:
+    service, agent = await _extracting(start, engine)
+    await agent.write("My dog is called Rex", "I live in Oslo")
+    await agent.post("/v1/sessions/s1/end")
+    await service.worker.run_due([JobKind.INDEX_TURNS])
+    service.models.script(EMBEDDINGS, Embeddings(lambda answer: None))  # what was said, to find what is known
+    service.models.always(EMBEDDINGS, Embeddings(change))
+    await service.work()
+    asked = [request.body["input"] for request in service.models.requests if request.path == EMBEDDINGS]
+    assert asked[-1] == ["User's dog is called Rex", "User lives in Oslo"]
+    assert await agent.texts(tiers=["fact"]) == []
+    assert service.runtime.meter.value("jobs", kind="extract", outcome="failed") == 1
+    service.models.always(EMBEDDINGS, None)
+    await service.pass_time(minutes=16)
+    assert sorted(await agent.texts(tiers=["fact"])) == ["User lives in Oslo", "User's dog is called Rex"]
+    assert {job["state"] for job in await _jobs(agent)} == {"done"}
 
 
 @pytest.mark.parametrize(

@@ -388,6 +388,7 @@ async def test_an_empty_summary_keeps_the_digest_and_fails_the_job(start: Start)
         assert detail["digests"] == first
         assert [shown["seq"] for shown in detail["window"]] == window
         service.clock.advance(timedelta(minutes=16))
+    assert service.runtime.meter.value("jobs", kind="fold", outcome="failed") == 4
     await service.work()
     assert (await agent.get("/v1/sessions/s1"))["digests"][0]["version"] == 2
 
