@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -107,7 +106,7 @@ def test_sigterm_amid_all_verbs_answers_each_and_hands_back_the_jobs_that_ask_a_
         slow.sendall(body[20:].encode())
         assert slow.recv(4096).startswith(b"HTTP/1.1 200 "), "an import whose body was still coming"
         assert service.wait_ended() == 0
-        assert Counter(future.result().is_success for future in answers) == {True: len(requests)}
+        assert {future.result().status_code for future in answers} <= {200, 201, 202, 409}  # 409: a replay was first
     assert "Traceback" not in (service.folder / "log").read_text()
     for gate in gates:
         assert not gate.gave_up.is_set()
