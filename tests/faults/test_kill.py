@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import get_args
 
 import pytest
 
 from memory_service.contract.config import EngineName
 from memory_service.contract.sessions import JobKind
+from memory_service.operations.saving import Action
 from memory_service.ports.process import Step
 from tests.fakes.model_server import EMBEDDINGS, Status
 from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
 
 TURNS = 8
+ACTIONS = get_args(Action)
 LEAVING = "kaos://agent/local/leaving"
 JOURNEY = ("", JobKind.INDEX_TURNS, JobKind.FOLD, JobKind.EXTRACT)
 """What a step may be about: the write itself, or a job on the way from its turns to facts."""
@@ -41,7 +44,7 @@ def _rehearse(service: Service, agent: Agent) -> list[str]:
     return steps
 
 
-def _assert_whole(agent: Agent, session: str, number: int, where: str) -> None:
+def _assert_whole(service: Service, agent: Agent, session: str, number: int, where: str) -> None:
     turns = agent.turns(session)
     assert [turn["content"] for turn in turns] == _turns(number), f"turns lost or repeated after {where}"
     assert [turn["seq"] for turn in turns] == list(range(1, TURNS + 1)), where
@@ -53,12 +56,14 @@ def _assert_whole(agent: Agent, session: str, number: int, where: str) -> None:
     assert len(noted) == len(set(noted)) == (ends or [0])[-1], f"a turn was folded twice after {where}"
     mentioned = [text for text in agent.facts() if re.search(rf"item{number}x\d", text)]
     assert len(mentioned) == TURNS == len(set(mentioned)), f"facts lost or repeated after {where}: {sorted(mentioned)}"
+    saved = {action: service.counted("facts_written", action=action) for action in ACTIONS}
+    assert saved == {**dict.fromkeys(ACTIONS, 0), "added": saved["added"]}, f"turns were extracted twice after {where}"
     assert agent.jobs("dead") == [], where
 
 
 @pytest.mark.parametrize(
     ("world", "engine"),
-    [("local", EngineName.MEM0), ("local", EngineName.NATIVE), ("external", EngineName.NATIVE)],
+    [(backend, engine) for backend in ("local", "external") for engine in EngineName],
     indirect=["world"],
 )
 def test_kill_9_of_the_service_at_every_step_loses_nothing_and_does_nothing_twice(
@@ -77,7 +82,7 @@ def test_kill_9_of_the_service_at_every_step_loses_nothing_and_does_nothing_twic
         wait_for(f"the kill at {step}", service.is_disarmed)
         _restart(service)
         wait_for(f"the work after the kill at {step}", agent.settled)
-        _assert_whole(agent, session, number, f"a kill at {step!r}")
+        _assert_whole(service, agent, session, number, f"a kill at {step!r}")
 
 
 def _save_and_erase(world: World, service: Service, number: int) -> None:
@@ -128,8 +133,11 @@ def test_kill_9_at_every_step_of_a_save_and_of_an_erasure_leaves_all_of_it_or_no
         assert agent.jobs("dead") == leaving.jobs("dead") == [], step
 
 
-def test_kill_9_of_postgres_at_every_step_loses_nothing_and_does_nothing_twice(external: World) -> None:
-    postgres = external.postgres
+@pytest.mark.parametrize("engine", EngineName)
+def test_kill_9_of_postgres_at_every_step_loses_nothing_and_does_nothing_twice(
+    external: World, engine: EngineName
+) -> None:
+    external.engine, postgres = engine, external.postgres
     assert postgres is not None
     service = external.service()
     service.start()
@@ -151,5 +159,5 @@ def test_kill_9_of_postgres_at_every_step_loses_nothing_and_does_nothing_twice(e
         restart()
         writing.result(timeout=120)
         wait_for(f"the work after the crash at {step}", agent.settled)
-        _assert_whole(agent, session, number, f"a crash of Postgres at {step!r}")
+        _assert_whole(service, agent, session, number, f"a crash of Postgres at {step!r}")
         assert not service.has_ended(), "a database that crashes must not end the service"
