@@ -75,9 +75,11 @@ smoke: $(VENV)/.smoke ## A digest and facts by a small real language model (220 
 manifests: $(VENV)/.dev ## Render manifests/ from the chart, and the chart's CRDs from crds/
 	@$(RUN)/python manifests/render.py
 
-soak: $(VENV)/.dev ## A million random steps of fifty identities, both backends at once (hours; STEPS and SEED change it)
-	@echo "==> random walk"
-	@STEPS=$${STEPS:-1000000} $(PYTEST) -n 2 tests/faults/test_random_walk.py
+soak: $(VENV)/.dev ## Fifty random walks of 20,000 steps, both backends at once (hours; FROM=<seed> goes on, WALKS and STEPS change it)
+	@from=$${FROM:-1}; for seed in $$(seq $$from $$((from + $${WALKS:-50} - 1))); do \
+		echo "==> random walk of seed $$seed; 'make soak FROM=$$seed' goes on from here"; \
+		SEED=$$seed STEPS=$${STEPS:-20000} $(PYTEST) -n 2 tests/faults/test_random_walk.py || exit 1; \
+	done
 
 bench-operator: $(VENV)/.bench ## Up to 1,000 stores and 5,000 bindings; writes docs/reference/operator-scale.md (half an hour on free cores)
 	@$(RUN)/python bench/operator_scale.py --growth
