@@ -259,20 +259,6 @@ def _in_session(route: str, body: Json, session: str) -> Json:
             return body
 
 
-def _in_session(route: str, body: Json, session: str) -> Json:
-    """Return what is stored under an owner of its own, so that no two facts are merged."""
-    own = {"scope": "session", "session_id": session}
-    match route:
-        case "/v1/write":
-            return {**body, "session_id": session}
-        case "/v1/facts":
-            return {**body, **own}
-        case "/v1/facts/batch" if isinstance(body["facts"], list):
-            return {"facts": [{**fact, **own} if isinstance(fact, dict) else fact for fact in body["facts"]]}
-        case _:
-            return body
-
-
 async def _counts(service: Service) -> Json:
     counts: Json = (await service.admin().get("/v1/admin/diagnostics"))["counts"]
     return counts

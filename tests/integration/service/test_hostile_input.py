@@ -268,9 +268,9 @@ async def test_a_body_that_does_not_say_how_large_it_is_is_read_up_to_the_limit(
     assert body.read <= MAX_BODY_BYTES + 65_536
 
 
-async def test_a_request_beyond_those_in_flight_is_refused_unread_while_the_service_lives(start: Start) -> None:
-    service = await start(server=ServerConfig(max_in_flight=2))
-    agent = service.agent()
+@contextlib.asynccontextmanager
+async def _writes_under_way(agent: Asker, count: int) -> AsyncIterator[dict[str, str]]:
+    """Have so many writes wait for the rest of their bodies inside; yields an agent's headers for other requests."""
     held, may_end = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -279,42 +279,37 @@ async def test_a_request_beyond_those_in_flight_is_refused_unread_while_the_serv
         yield json.dumps(WRITE).encode()
 
     headers = {**agent.headers, "content-type": "application/json"}
-    serving = [asyncio.create_task(agent.http.post("/v1/write", content=slow(), headers=headers)) for _ in range(2)]
+    serving = [asyncio.create_task(agent.http.post("/v1/write", content=slow(), headers=headers)) for _ in range(count)]
     for _ in serving:
         await held.acquire()
-    body = _Counted(MAX_BODY_BYTES)
-    refused = await agent.http.post("/v1/write", content=body, headers=headers)
-    problem(refused, 503, "overloaded")
-    assert (int(refused.headers["retry-after"]), body.read) == (1, 0)
-    assert (await agent.http.get("/healthz")).status_code == 200
+    yield headers
     may_end.set()
-    assert [answer.status_code for answer in await asyncio.gather(*serving)] == [202, 202]
+    assert [answer.status_code for answer in await asyncio.gather(*serving)] == [202] * count
+
+
+async def test_a_request_beyond_those_in_flight_is_refused_unread_while_the_service_lives(start: Start) -> None:
+    service = await start(server=ServerConfig(max_in_flight=2))
+    agent = service.agent()
+    async with _writes_under_way(agent, 2) as headers:
+        body = _Counted(MAX_BODY_BYTES)
+        refused = await agent.http.post("/v1/write", content=body, headers=headers)
+        problem(refused, 503, "overloaded")
+        assert (int(refused.headers["retry-after"]), body.read) == (1, 0)
+        assert (await agent.http.get("/healthz")).status_code == 200
     await agent.write("there is room again")
 
 
 async def test_requests_that_change_something_leave_places_to_those_that_do_not(start: Start) -> None:
     service = await start(server=ServerConfig(max_in_flight=4))
     agent = service.agent()
-    held, may_end = asyncio.Semaphore(0), asyncio.Event()
-
-    async def slow() -> AsyncIterator[bytes]:
-        held.release()
-        await may_end.wait()
-        yield json.dumps(WRITE).encode()
-
-    headers = {**agent.headers, "content-type": "application/json"}
-    serving = [asyncio.create_task(agent.http.post("/v1/write", content=slow(), headers=headers)) for _ in range(3)]
-    for _ in serving:
-        await held.acquire()
-    for method, path in (("POST", "/v1/write"), ("DELETE", f"/v1/facts/{uuid.uuid4()}"), ("POST", "/v1/forget")):
-        problem(await agent.http.request(method, path, headers=headers), 503, "overloaded")
-    assert (await agent.recall("boat"))["outcome"] == "no_matches"
-    for method, path in (("POST", "/v1/list"), ("GET", "/v1/facts"), ("GET", "/v1/sessions")):
-        content = b"{}" if method == "POST" else None
-        answer = await agent.http.request(method, path, content=content, headers=headers)
-        assert answer.status_code == 200, answer.text
-    may_end.set()
-    assert [answer.status_code for answer in await asyncio.gather(*serving)] == [202, 202, 202]
+    async with _writes_under_way(agent, 3) as headers:
+        for method, path in (("POST", "/v1/write"), ("DELETE", f"/v1/facts/{uuid.uuid4()}"), ("POST", "/v1/forget")):
+            problem(await agent.http.request(method, path, headers=headers), 503, "overloaded")
+        assert (await agent.recall("boat"))["outcome"] == "no_matches"
+        for method, path in (("POST", "/v1/list"), ("GET", "/v1/facts"), ("GET", "/v1/sessions")):
+            content = b"{}" if method == "POST" else None
+            answer = await agent.http.request(method, path, content=content, headers=headers)
+            assert answer.status_code == 200, answer.text
     await agent.write("there is room again")
 
 
