@@ -180,6 +180,8 @@ class Appends(Verbs):
             if waiting:
                 async with asyncio.timeout(max(0.0, deadline - self._shared.exchange.clock())):
                     await courier.deliver_lane(lane, deadline=deadline)
+                    # The token may have come meanwhile, and what waits has moved on to its agent's lane.
+                    lane = lane_of(self._user, session_id, courier.agent)
                     waiting = await courier.waiting(lane, deadline=deadline)
         except TimeoutError:
             waiting = 1

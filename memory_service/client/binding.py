@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 
 from memory_service.client.errors import InvalidRequest, from_validation, invalid
-from memory_service.client.subjects import agent_of, audiences_of
+from memory_service.client.subjects import agent_of, audiences_of, unseen_agent_of
 from memory_service.contract.expectations import expectation
 from memory_service.contract.pods import BINDING_FOLDER, CA_FILE, TOKEN_FILE
 from memory_service.contract.problems import FieldError
@@ -256,11 +256,15 @@ class BindingSource:
         self._is_token_projected = token is None and self._named_by is None
         self._audiences: tuple[str, tuple[str, ...]] = ("", ())
         self._last_token: str | None = None
+        self._named_store = store or explicit.endpoint or self._env.get("MEMPLANE_ENDPOINT")
+        claimed = explicit.agent or self._env.get("AGENT_IDENTITY") or None
+        file = os.path.abspath(self._token_file.path)
+        self._unseen_agent = unseen_agent_of(file, claimed, self._named_store) if self._named_by is not None else None
         self._namespace = WatchedFile(namespace_file)
         self._seen: object = None
         self._had_document = False
         self._resolved: ResolvedBinding | None = None
-        if self.missing_token() is not None:
+        if self.missing(self.token()) is not None:
             file = os.fspath(self._token_file.path)
             logger.warning("MEMPLANE_TOKEN_FILE names no file with a token: nothing is sent", extra={"file": file})
 
@@ -297,26 +301,23 @@ class BindingSource:
         """Return the agent's token as it is now; None where there is none."""
         return self._token if self._token is not None else self._token_file.text()
 
-    def missing_token(self) -> str | None:
-        """Return what is wrong where a file was named for the token and has none now; None where nothing is.
+    def missing(self, token: str | None) -> str | None:
+        """Return what is wrong where a file was named for the token and `token` is none; None where nothing is.
 
         Whoever names a token wants to be known by it: without it a call would be somebody else's, or nobody's.
         """
-        if self._named_by is None or self.token() is not None:
+        if self._named_by is None or token is not None:
             return None
         path = os.fspath(self._token_file.path)
         return f"{self._named_by} names {path!r}, which is no file with a token that can be read; nothing is sent"
 
-    def is_token_foreign(self, binding: ResolvedBinding) -> bool:
-        """Whether the token that lies in the folder is for another store than the one that the binding names.
+    def is_foreign(self, token: str | None, binding: ResolvedBinding) -> bool:
+        """Whether a token that was read from the folder is for another store than the one that the binding names.
 
         So it is for a while when an agent is moved: the folder changes at once, a pod's token never. Whoever is shown
         a token can be its agent elsewhere, until it expires.
         """
-        if binding.audience is None or not self._is_token_projected:
-            return False
-        token = self._token_file.text()
-        if token is None:
+        if binding.audience is None or not self._is_token_projected or token is None:
             return False
         if token != self._audiences[0]:
             self._audiences = (token, audiences_of(token))
@@ -325,15 +326,24 @@ class BindingSource:
     def agent(self) -> str:
         """Return whose the entries of an outbox are that this agent puts there: see `agent_of`.
 
-        A token file that is away for a moment does not make another agent of it.
+        A token file that is away for a moment does not make another agent of it. While the token of a file that was
+        named was never seen, it is not known who that is: see `unseen_agent`.
         """
         self._last_token = self.token() or self._last_token
+        if self._last_token is None and self._unseen_agent is not None:
+            return self._unseen_agent
         try:
             claimed = self.current().agent
         except InvalidRequest:
             claimed = self._explicit.agent or self._env.get("AGENT_IDENTITY")
-        store = self._store or self._explicit.endpoint or self._env.get("MEMPLANE_ENDPOINT")
-        return agent_of(self._last_token, claimed or None, store)
+        return agent_of(self._last_token, claimed or None, self._named_store)
+
+    def unseen_agent(self) -> str | None:
+        """Return the name of this agent's entries from before its token was seen; None where no file was named.
+
+        Nothing is sent under it. Whoever reads the token in that file for that store is this agent.
+        """
+        return self._unseen_agent
 
     def forget_token(self) -> None:
         """Read the token file at the next look: the service refused what was read before."""

@@ -41,7 +41,16 @@ class Shared:
         self.failure_mode = failure_mode
         self.counts = counts
         self.courier = (
-            Courier(outbox, exchange, counts, who=source.agent, seconds=deadlines.write) if outbox is not None else None
+            Courier(
+                outbox,
+                exchange,
+                counts,
+                who=source.agent,
+                unseen=source.unseen_agent(),
+                seconds=deadlines.write,
+            )
+            if outbox is not None
+            else None
         )
         self._generations: dict[tuple[str, str | None], str] = {}
         self.is_closed = False
@@ -97,7 +106,8 @@ class Verbs:
             shared.counts.add("refused", request.verb)
             raise
         if shared.courier is not None:
-            shared.courier.carrier.meet(self._user, is_accepted=True)
+            if not request.is_open:
+                shared.courier.carrier.meet(self._user, is_accepted=True)
             shared.courier.kick()
         return answer
 

@@ -41,23 +41,24 @@ def storable_json(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Mapping):
         if depth >= MAX_JSON_DEPTH:
             return _flattened(value)
-        return {_shown(key): storable_json(item, depth + 1) for key, item in value.items()}
+        return {shown(key): storable_json(item, depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         if depth >= MAX_JSON_DEPTH:
             return _flattened(value)
         return [storable_json(item, depth + 1) for item in value]
-    return _shown(value)
+    return shown(value)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return the text of any value, cleaned; a value whose text cannot be had says so in its place."""
     try:
         return storable_text(str(value))
-    except (ValueError, RecursionError):
+    except Exception:  # noqa: BLE001 - a type of the agent's own may raise anything, and its turn is kept
         return "(cannot be shown as text)"
 
 
 def _flattened(value: Any) -> str:
     try:
         return storable_text(json.dumps(value, default=str, ensure_ascii=False))
-    except (RecursionError, ValueError, TypeError):
+    except Exception:  # noqa: BLE001 - as in `shown`
         return "(nested too deeply to be kept)"

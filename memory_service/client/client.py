@@ -61,7 +61,7 @@ class MemoryClient(Verbs):
         token: the agent's token; left out, the file `token` of the binding folder, read again when it changes.
         token_file: another file for it; it has to hold one when the client is made, and may be away for a while later.
             Left out: MEMPLANE_TOKEN_FILE. While the file that either names has no token, nothing is sent
-            (`TokenMissing`).
+            but `health.live` and `health.ready` (`TokenMissing`).
         agent: the identity to claim where the service runs without authentication.
         user: on whose behalf: a user's token, or a plain name where the service runs without authentication.
         failure_mode: `soft` or `strict`; left out, the binding's.

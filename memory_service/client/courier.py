@@ -39,16 +39,26 @@ class Courier:
 
     Args:
         who: gives the agent whose entries are put and delivered.
+        unseen: the name that it has until its token is seen; what waits under that is its own from then on.
         seconds: that one entry may take.
     """
 
     def __init__(
-        self, outbox: Outbox, exchange: Exchange, counts: Counts, *, who: Callable[[], str], seconds: float
+        self,
+        outbox: Outbox,
+        exchange: Exchange,
+        counts: Counts,
+        *,
+        who: Callable[[], str],
+        unseen: str | None = None,
+        seconds: float,
     ) -> None:
         self.outbox = outbox
         self._exchange = exchange
         self._counts = counts
         self._who = who
+        self._unseen = unseen
+        self._last_agent: str | None = None
         self._seconds = seconds
         self._clerk = Clerk(outbox.together)
         self.carrier = Carrier(outbox, exchange, counts, self._clerk)
@@ -61,7 +71,8 @@ class Courier:
     @property
     def agent(self) -> str:
         """Whose entries these are."""
-        return self._who()
+        self._last_agent = self._who()
+        return self._last_agent
 
     async def ask(self, look: Callable[[Outbox], T], *, deadline: float | None = None) -> T:
         """Return what a look at the outbox gives, off the event loop; leaves most of the time to `deadline`.
@@ -69,12 +80,28 @@ class Courier:
         Raises:
             OutboxError: the outbox cannot be used, or is held by somebody else for too long.
         """
+        look = self._own_first(look)
         if deadline is None:
             return await self._clerk.do(lambda: look(self.outbox), seconds=_LAST_SECONDS, busy_seconds=BUSY_SECONDS)
         left = max(0.0, deadline - self._exchange.clock())
         busy = min(_MAX_LOOK_SECONDS, left / 5)
         hasty = self.outbox.within(busy)
         return await self._clerk.do(lambda: look(hasty), seconds=left / 2, busy_seconds=busy)
+
+    def _own_first(self, look: Callable[[Outbox], T]) -> Callable[[Outbox], T]:
+        """Return a look that finds what waited for the token among the agent's own.
+
+        The agent is the one that the caller was told last, so that both mean the same lanes.
+        """
+        agent, unseen = self._last_agent, self._unseen
+        if agent is None or unseen is None or agent == unseen:
+            return look
+
+        def own(box: Outbox) -> T:
+            box.adopt(agent, of=unseen)
+            return look(box)
+
+        return own
 
     async def waiting(self, lane: str, *, deadline: float | None = None) -> int:
         """Return how many entries of a lane wait; costs one look at the folder while nothing was ever put there."""

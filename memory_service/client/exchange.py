@@ -115,12 +115,14 @@ class Exchange:
         now = self.clock()
         if now >= deadline:
             raise ServiceUnavailable(f"no time is left for {request.verb}", reason=UnavailableReason.TIMEOUT)
-        if self._source.is_token_foreign(binding):
+        # Read once: what is looked at here is what is sent, whatever becomes of the file meanwhile.
+        token = None if request.is_open else self._source.token()
+        if self._source.is_foreign(token, binding):
             raise ServiceUnavailable(
                 f"the binding names {binding.audience!r} and this pod's token is for another store: it is being moved",
                 reason=UnavailableReason.BINDING_MOVED,
             )
-        missing = self._source.missing_token()
+        missing = None if request.is_open else self._source.missing(token)
         if missing is not None:
             raise ServiceUnavailable(missing, reason=UnavailableReason.TOKEN_MISSING)
         held = self._held_until.get(request.verb, 0.0) - now
@@ -140,7 +142,7 @@ class Exchange:
             )
         is_settled = False
         try:
-            answer = await self._answer(request, binding, user, deadline)
+            answer = await self._answer(request, binding, token, user, deadline)
             result = request.parse(answer, datetime.fromtimestamp(self.wall(), UTC))
             is_settled = True
             self.breaker.succeeded()
@@ -176,14 +178,13 @@ class Exchange:
             self.breaker.failed(admission, error.retry_after)
 
     async def _answer(
-        self, request: Request[Any], binding: ResolvedBinding, user: str | None, deadline: float
+        self, request: Request[Any], binding: ResolvedBinding, token: str | None, user: str | None, deadline: float
     ) -> Answer:
-        token = self._source.token()
         answer = await self._send(request, binding, token, user, deadline)
         if answer.status == 401 and token is not None:
             self._source.forget_token()
             renewed = self._source.token()
-            if renewed is not None and renewed != token:
+            if renewed not in (None, token) and not self._source.is_foreign(renewed, binding):
                 answer = await self._send(request, binding, renewed, user, deadline)
         return answer
 
@@ -193,10 +194,10 @@ class Exchange:
         headers: dict[str, str] = {}
         if token is not None:
             headers[AUTHORIZATION] = f"Bearer {token}"
-        elif binding.agent is not None:
+        elif binding.agent is not None and not request.is_open:
             # Only the mode `none` listens to this; where a token proves who calls, nothing is claimed.
             headers[AGENT_HEADER] = binding.agent
-        if user is not None:
+        if user is not None and not request.is_open:
             headers[USER_HEADER] = user
         for is_last in (False, True):
             try:

@@ -199,7 +199,7 @@ class Health(Verbs):
     """Whether the service lives, can serve, and how its parts are."""
 
     async def live(self) -> bool:
-        """Return whether the process answers; never raises on an outage."""
+        """Return whether the process answers; needs no token, and never raises on an outage."""
         try:
             await self._ask(requests.health.live(), seconds=self._shared.deadlines.recall)
         except ServiceUnavailable:
@@ -207,7 +207,7 @@ class Health(Verbs):
         return True
 
     async def ready(self) -> bool:
-        """Return whether the service can serve; never raises on an outage."""
+        """Return whether the service can serve; needs no token, and never raises on an outage."""
         try:
             return (await self._ask(requests.health.ready(), seconds=self._shared.deadlines.recall)).ready
         except ServiceUnavailable:

@@ -286,18 +286,22 @@ class Outbox:
         """Delete what was set aside more than `MAX_DAYS_SET_ASIDE` ago; return how many entries."""
         return self._delete("state = 'refused' AND set_aside_at < ?", (self._wall() - MAX_DAYS_SET_ASIDE * 86_400,))
 
-    def adopt(self, agent: str) -> int:
-        """Give an agent what waits or was set aside for others or for nobody; return how many entries.
+    def adopt(self, agent: str, *, of: str | None = None) -> int:
+        """Give an agent what waits or was set aside for others or for nobody, or for one; return how many entries.
 
         An entry whose key the agent has used itself is left where it is.
         """
         if not self.exists:
             return 0
-        with self._open() as db, transaction(db):
-            return db.execute(
-                "UPDATE OR IGNORE entries SET agent = ?, lane = lane_of(user, session_id, ?) WHERE agent != ?",
-                (agent, agent, agent),
-            ).rowcount
+        where, values = ("agent != ?", (agent,)) if of is None else ("agent = ?", (of,))
+        with self._open() as db:
+            if db.execute(f"SELECT 1 FROM entries WHERE {where} LIMIT 1", values).fetchone() is None:
+                return 0
+            with transaction(db):
+                return db.execute(
+                    f"UPDATE OR IGNORE entries SET agent = ?, lane = lane_of(user, session_id, ?) WHERE {where}",
+                    (agent, agent, *values),
+                ).rowcount
 
     def discard(
         self,

@@ -41,6 +41,15 @@ def agent_of(token: str | None, claimed: str | None, store: str | None) -> str:
     return json.dumps({"store": store, **who})
 
 
+def unseen_agent_of(token_file: str, claimed: str | None, store: str | None) -> str:
+    """Return the name for what an agent tells a store before the file that was named for its token has one.
+
+    No agent with a token has it, and none without: what it claims only tells those apart who share a folder and name
+    their files alike.
+    """
+    return json.dumps({"store": store, "token_file": token_file, "claims": claimed})
+
+
 def expires_at(user: str | None) -> float | None:
     """Return the time of day in seconds at which a token ends; None for what is no token or has no end."""
     moment = _claims(user).get("exp")

@@ -73,6 +73,8 @@ class Request(Generic[T]):
     idempotency_key: str | None = None
     allow_statuses: tuple[int, ...] = field(default=())
     """Statuses of 400 and above whose body may be an answer all the same; where it is none, the status counts."""
+    is_open: bool = False
+    """Whether anybody may ask: it is sent without a word of who does, and no token has to be there for it."""
 
     @property
     def content(self) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from memory_service.contract.base import Time, Wire
 
@@ -40,6 +41,12 @@ class Reason(StrEnum):
     JOBS_LATE = "JobsLate"
     BINDINGS_STALE = "BindingsStale"
     REVOCATION_UNAVAILABLE = "RevocationUnavailable"
+
+
+class Alive(Wire):
+    """The process answers. Nothing else in its place says just this word."""
+
+    status: Literal["alive"]
 
 
 class PartHealth(Wire):

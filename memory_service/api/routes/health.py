@@ -7,17 +7,11 @@ from fastapi import APIRouter, Request, Response
 from memory_service.api.calls import HealthCall, answer
 from memory_service.bootstrap import Runtime
 from memory_service.contract.base import Wire
-from memory_service.contract.health import HealthReport, Part, PartHealth
+from memory_service.contract.health import Alive, HealthReport, Part, PartHealth
 from memory_service.observability.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["health"])
 metrics_router = APIRouter(tags=["health"])
-
-
-class Alive(Wire):
-    """The process answers."""
-
-    status: str = "alive"
 
 
 class Readiness(Wire):
@@ -30,7 +24,7 @@ class Readiness(Wire):
 @router.get("/healthz", response_model=Alive)
 async def healthz() -> Response:
     """Answer; touches no store, so that a database that is down restarts no pod."""
-    return answer(Alive())
+    return answer(Alive(status="alive"))
 
 
 @router.get(

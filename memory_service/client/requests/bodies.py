@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from memory_service.client import errors
-from memory_service.client.cleaning import storable_json
+from memory_service.client.cleaning import shown, storable_json
 from memory_service.contract.ids import IDEMPOTENCY_KEY_PATTERN, Id
 from memory_service.contract.limits import MAX_JSON_DEPTH
 from memory_service.contract.problems import FieldError
@@ -52,7 +52,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if depth > MAX_JSON_DEPTH:
         return storable_json(value, depth)
     if isinstance(value, Mapping) and any(isinstance(item, datetime | BaseModel) for item in value.values()):
-        return {storable_json(str(key)): plain(item, depth + 1) for key, item in value.items()}
+        return {shown(key): plain(item, depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
         return [plain(item, depth + 1) for item in value]
     return storable_json(value)
@@ -78,7 +78,7 @@ def query(**values: Any) -> tuple[tuple[str, str], ...]:
         if value is None:
             continue
         for item in value if isinstance(value, tuple | list) else (value,):
-            pairs.append((name, storable_json(str(item))))
+            pairs.append((name, shown(item)))
     return tuple(pairs)
 
 

@@ -8,13 +8,7 @@ from pydantic import Field
 
 from memory_service.client.wire import Request
 from memory_service.contract.base import Wire
-from memory_service.contract.health import HealthReport
-
-
-class Alive(Wire):
-    """What /healthz answers: some word of the process itself, which nothing else in its place says."""
-
-    status: str
+from memory_service.contract.health import Alive, HealthReport
 
 
 class Ready(Wire):
@@ -26,12 +20,12 @@ class Ready(Wire):
 
 def live() -> Request[Alive]:
     """Whether the process answers; touches no store."""
-    return Request("health.live", "GET", "/healthz", Alive)
+    return Request("health.live", "GET", "/healthz", Alive, is_open=True)
 
 
 def ready() -> Request[Ready]:
     """Whether the service can serve; a service that is not ready answers 503 with the reasons."""
-    return Request("health.ready", "GET", "/readyz", Ready, allow_statuses=(503,))
+    return Request("health.ready", "GET", "/readyz", Ready, allow_statuses=(503,), is_open=True)
 
 
 def report() -> Request[HealthReport]:

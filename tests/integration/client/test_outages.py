@@ -25,7 +25,9 @@ from memory_service.client import (
     ServiceUnavailable,
     SyncMemoryClient,
 )
+from memory_service.client.binding import WatchedFile
 from memory_service.client.breaker import Breaker
+from memory_service.client.results import Delivery
 from memory_service.contract.verbs import Outcome
 from tests.fakes.memory_server import (
     MemoryServer,
@@ -51,6 +53,7 @@ FAULTS = {
     "breaks off its body": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"),
     "answers garbage": answer(200, b"\xff\xfe<html>"),
     "answers another document": answer(200, {"hello": "world"}),
+    "is another service": answer(200, {"status": "UP"}),
     "lies about gzip": answer(200, b"not gzip", Content_Encoding="gzip"),
     "redirects": answer(302, None, Location="http://127.0.0.1:1/"),
     "is overloaded": problem(503, "overloaded", Retry_After="1"),
@@ -427,11 +430,82 @@ async def test_a_variable_that_names_no_token_is_named_itself_and_nothing_is_sen
     with pytest.raises(ServiceUnavailable, match=f"MEMPLANE_TOKEN_FILE names '{path}'"):
         await client.write("s2", [TURN], failure_mode="strict")
     assert server.requests == []
+    stranger = make_client(env={"AGENT_IDENTITY": env["AGENT_IDENTITY"]})
+    assert await stranger.deliver() == Delivery(waiting_for_others=1)
     path.write_text("late")
     assert (await client.recall("q")).outcome is Outcome.APPLIED
-    assert server.requests[0].headers["authorization"] == "Bearer late"
+    assert (await client.write("s1", [{"role": "user", "content": "And I work there."}])).status == "stored"
+    assert server.texts("s1") == ["I live in Oslo.", "And I work there."]
+    assert {request.headers["authorization"] for request in server.requests} == {"Bearer late"}
+    assert (await client.deliver()).waiting_for_others == 0
     path.unlink()
     assert (await client.recall("q")).degraded[0].reason == "TokenMissing"
+
+
+async def test_what_waits_for_a_token_goes_out_after_a_restart_under_that_token_alone(
+    server: MemoryServer, make_client: MakeClient, tmp_path: Path
+) -> None:
+    def env(name: str) -> dict[str, str]:
+        return {"MEMPLANE_TOKEN_FILE": str(tmp_path / name)}
+
+    client = make_client(env=env("token"))
+    assert (await client.write("s1", [TURN])).status == "queued"
+    await client.aclose()
+    for name in ("token", "another"):
+        (tmp_path / name).write_text(f"of {name}")
+    assert await make_client(env=env("another")).deliver() == Delivery(waiting_for_others=1)
+    assert server.requests == []
+    assert await make_client(env=env("token")).deliver() == Delivery(delivered=1)
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer of token"]
+
+
+async def test_what_waits_for_a_token_is_forgotten_with_its_session(
+    server: MemoryServer, make_client: MakeClient, tmp_path: Path
+) -> None:
+    client = make_client(env={"MEMPLANE_TOKEN_FILE": str(tmp_path / "token")})
+    assert (await client.write("s1", [TURN])).status == "queued"
+    (tmp_path / "token").write_text("late")
+    assert (await client.forget(session_id="s1")).is_done
+    assert client.outbox is not None
+    assert client.outbox.waiting() == 0
+    assert server.texts("s1") == []
+
+
+async def test_a_token_that_goes_while_a_call_is_made_makes_nobody_else_of_the_caller(
+    server: MemoryServer, make_client: MakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("mine")
+    read = WatchedFile.text
+
+    def read_last(file: WatchedFile) -> str | None:
+        text = read(file)
+        if file.path == path:
+            path.unlink(missing_ok=True)
+        return text
+
+    client = make_client(outbox=None, token_file=path, agent="kaos://agent/local/a")
+    monkeypatch.setattr(WatchedFile, "text", read_last)
+    assert (await client.recall("q")).outcome is Outcome.APPLIED
+    assert server.requests[0].headers["authorization"] == "Bearer mine"
+    assert (await client.recall("q")).degraded[0].reason == "TokenMissing"
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+async def test_whether_the_service_lives_can_be_asked_without_a_token_and_tells_nobody_who_asks(
+    has_token: bool, server: MemoryServer, make_client: MakeClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    env = {"MEMPLANE_TOKEN_FILE": str(path), "AGENT_IDENTITY": "kaos://agent/local/a"}
+    if has_token:
+        path.write_text("mine")
+    server.routes["GET /readyz"] = {"ready": True, "parts": {}}
+    client = make_client(env=env).as_user("ada")
+    assert await client.health.live()
+    assert await client.health.ready()
+    assert len(server.requests) == 2
+    for request in server.requests:
+        assert not {"authorization", "x-memplane-agent", "x-memplane-user"} & set(request.headers)
 
 
 async def test_users_act_through_views_of_one_client(server: MemoryServer, make_client: MakeClient) -> None:
@@ -507,18 +581,25 @@ def test_one_client_may_be_used_from_one_event_loop_after_another(server: Memory
     assert done.stdout.strip() == "['applied', 'applied', 'applied']"
 
 
+def bound_to_new(folder: Path) -> None:
+    """Write the binding of an agent that was moved to the store `new`."""
+    folder.mkdir()
+    (folder / "binding.json").write_text(json.dumps({"store": "new", "audience": "memplane:a/new"}))
+
+
+def project(folder: Path, audience: str) -> None:
+    """Write a token for one store."""
+    said = {"iss": "https://kubernetes.default", "sub": "system:serviceaccount:a:ada", "aud": [audience]}
+    claims = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
+    (folder / "token").write_text(f"e30.{claims}.e30")
+
+
 async def test_a_pod_of_an_agent_that_is_moved_shows_its_token_to_nobody_and_keeps_what_is_written(
     server: MemoryServer, make_client: MakeClient, tmp_path: Path
 ) -> None:
-    def bind(audience: str) -> None:
-        said = {"iss": "https://kubernetes.default", "sub": "system:serviceaccount:a:ada", "aud": [audience]}
-        claims = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
-        (folder / "token").write_text(f"e30.{claims}.e30")
-
     folder = tmp_path / "binding"
-    folder.mkdir()
-    (folder / "binding.json").write_text(json.dumps({"store": "new", "audience": "memplane:a/new"}))
-    bind("memplane:a/old")
+    bound_to_new(folder)
+    project(folder, "memplane:a/old")
     client = make_client()
     found = await client.recall("where does Ada live?")
     assert (found.outcome, found.degraded[0].reason) == (Outcome.UNAVAILABLE, "BindingMoved")
@@ -527,5 +608,19 @@ async def test_a_pod_of_an_agent_that_is_moved_shows_its_token_to_nobody_and_kee
         await client.facts.list()
     assert server.requests == []
     await client.aclose()
-    bind("memplane:a/new")
+    project(folder, "memplane:a/new")
     assert (await make_client().deliver()).delivered == 1
+
+
+async def test_a_renewed_token_for_another_store_is_shown_to_nobody_either(
+    server: MemoryServer, make_client: MakeClient, tmp_path: Path
+) -> None:
+    def renew(of: MemoryServer, connection: socket.socket, request: Any) -> None:
+        project(tmp_path / "binding", "memplane:a/old")
+        problem(401, "unauthenticated")(of, connection, request)
+
+    bound_to_new(tmp_path / "binding")
+    project(tmp_path / "binding", "memplane:a/new")
+    server.faults.append(renew)
+    assert (await make_client().recall("q")).outcome is Outcome.REFUSED
+    assert len(server.requests) == 1

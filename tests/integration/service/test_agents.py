@@ -78,6 +78,21 @@ async def test_turns_with_tools_come_back_to_the_next_run_as_they_were(service: 
 
 
 @pytest.mark.parametrize("storage", ["local"], indirect=True)
+async def test_a_client_without_a_token_sees_that_the_service_lives_and_is_ready(
+    service: Service, tmp_path: Path
+) -> None:
+    async with MemoryClient(
+        "http://127.0.0.1",
+        outbox=None,
+        env={"MEMPLANE_TOKEN_FILE": str(tmp_path / "none")},
+        binding_folder=tmp_path / "no-binding",
+        transport=httpx.ASGITransport(service.app),
+    ) as client:
+        assert await client.health.live()
+        assert await client.health.ready()
+
+
+@pytest.mark.parametrize("storage", ["local"], indirect=True)
 async def test_what_was_folded_forges_no_section_of_the_prompt_that_the_guide_builds(
     start: Start, tmp_path: Path
 ) -> None:

@@ -208,7 +208,7 @@ def foreign(folder: Path, projected: str, **places: str) -> bool:
     (folder / "token").write_text(projected)
     (folder / "binding.json").write_text(json.dumps(DOCUMENT | {"audience": "memplane:prod/team"}))
     source = BindingSource(None, explicit=NOTHING, folder=folder, env={}, **places)  # type: ignore[arg-type]
-    return source.is_token_foreign(source.current())
+    return source.is_foreign(source.token(), source.current())
 
 
 def test_a_projected_token_for_another_store_is_known(tmp_path: Path) -> None:

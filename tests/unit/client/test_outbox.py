@@ -316,6 +316,15 @@ def test_what_is_adopted_keeps_its_order_in_its_new_lane(tmp_path: Path) -> None
     assert outbox.waiting() == 4, "a key that the agent has used itself is left where it is"
 
 
+def test_what_is_taken_over_of_one_leaves_all_others_theirs(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    for number, agent in enumerate(("unseen", "news", NOBODY)):
+        put(outbox, f"k{number}", agent=agent)
+    assert outbox.adopt("ada", of="unseen") == 1
+    assert outbox.adopt("ada", of="unseen") == 0
+    assert [outbox.waiting(agent=agent) for agent in ("ada", "unseen", "news", NOBODY)] == [1, 0, 1, 1]
+
+
 def test_what_was_set_aside_is_deleted_after_a_month_and_not_before(tmp_path: Path) -> None:
     now = [1_000.0]
     outbox = Outbox(tmp_path, wall=lambda: now[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import uuid
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -106,6 +108,27 @@ def test_no_turn_is_lost_for_a_character_or_a_number(text: str, arguments: dict[
     }
     sent = requests.write("s1", [turn])
     assert json.loads(sent.content or b"")["session_id"] == "s1"
+
+
+class Unshowable:
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+@pytest.mark.parametrize("odd", [10**5_000, Unshowable()], ids=["huge", "raises"])
+def test_what_has_no_text_is_refused_by_name_and_kept_where_anything_may_stand(odd: Any) -> None:
+    with pytest.raises(errors.InvalidRequest) as refused:
+        requests.recall("q", filters={odd: datetime.now(UTC)})
+    assert [error.field for error in refused.value.problem.errors] == ["filters.(cannot be shown as text)"]
+    assert requests.remember("a fact", attributes={"at": {odd: datetime.now(UTC)}}).content
+    assert requests.sessions.list(limit=odd).query == (("limit", "(cannot be shown as text)"),)
+    deep: Any = odd
+    for _ in range(100):
+        deep = {"in": deep}
+    part = {"type": "tool_result", "id": "c", "content": [{odd: odd}, deep]}
+    assert requests.write("s1", [{"role": "tool", "parts": [part]}]).content
 
 
 def test_what_nests_too_deeply_is_kept_as_text() -> None:

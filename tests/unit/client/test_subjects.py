@@ -38,6 +38,23 @@ def test_a_token_file_that_is_away_for_a_moment_makes_no_other_agent(tmp_path: P
     assert source.agent() != ada
 
 
+def test_who_waits_for_a_token_is_neither_who_it_claims_to_be_nor_another_who_waits(tmp_path: Path) -> None:
+    def waiting(store: str, file: str, claimed: str) -> BindingSource:
+        env = {"MEMPLANE_TOKEN_FILE": str(tmp_path / file), "AGENT_IDENTITY": claimed}
+        return BindingSource(store, explicit=ProjectedBinding(), folder=tmp_path / "none", env=env)
+
+    each = [("team", "a", "ada"), ("other", "a", "ada"), ("team", "b", "ada"), ("team", "a", "news")]
+    names = {waiting(*one).agent() for one in each}
+    assert len(names) == 4
+    assert names.isdisjoint(agent_of(None, claimed, store) for store, _, claimed in each)
+    ada = waiting("team", "a", "ada")
+    assert ada.agent() == ada.unseen_agent() == waiting("team", "a", "ada").agent()
+    (tmp_path / "a").write_text("static-ada")
+    assert ada.agent() == agent_of("static-ada", None, "team")
+    (tmp_path / "a").unlink()
+    assert ada.agent() == agent_of("static-ada", None, "team"), "a token that was seen is not unseen again"
+
+
 def test_a_home_that_cannot_be_searched_is_like_one_that_cannot_be_written(tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir()
