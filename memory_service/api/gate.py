@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 import uuid
@@ -36,7 +37,7 @@ _REQUEST_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_ID_CHARS}}}")
 
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
-_READING_PATHS = frozenset({"/v1/recall", "/v1/list"})
+READING_PATHS = frozenset({"/v1/recall", "/v1/list"})
 """What is asked for with a POST, and changes nothing."""
 _KEPT_FOR_READS = 0.25
 """The part of all places that requests which change something never take: what keeps writes waiting, as a database
@@ -76,7 +77,7 @@ class Gate:
         self._rules = rules
         self._max_in_flight = max_in_flight
         self._meter = meter
-        self._max_changing = max_in_flight - int(max_in_flight * _KEPT_FOR_READS)
+        self._max_changing = max(1, max_in_flight - math.ceil(max_in_flight * _KEPT_FOR_READS))
         self._in_flight = 0
         self._changing = 0
         """Those of them that change something."""
@@ -92,7 +93,7 @@ class Gate:
         token = request_id.set(current)
         answer = _Answer(send, current)
         counted = scope["path"] not in self._rules.health_paths
-        changes = counted and scope["method"] not in _READS and scope["path"] not in _READING_PATHS
+        changes = counted and scope["method"] not in _READS and scope["path"] not in READING_PATHS
         started = scope[_ARRIVED] = time.perf_counter()
         self._in_flight += counted
         self._changing += changes

@@ -87,6 +87,8 @@ _QUOTABLE = frozenset({"enum", "literal_error", "int_parsing", "float_parsing", 
 
 _WORD = re.compile(r"[A-Za-z0-9_.:+-]{1,40}")
 """What of that is repeated: what somebody said stands where it does not belong as well."""
+_LONG_NUMBER = 10**40
+"""A number from here on is not repeated."""
 
 
 def problem(
@@ -168,7 +170,8 @@ def _quoted(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     is_word = isinstance(value, str) and _WORD.fullmatch(value)
-    return value if is_word or isinstance(value, bool | int | float) else _described(value)
+    is_short = isinstance(value, float) or (isinstance(value, int) and abs(value) < _LONG_NUMBER)
+    return value if is_word or is_short else _described(value)
 
 
 def _described(value: Any) -> str | None:

@@ -138,14 +138,17 @@ async def _save(
             moment = Moment.of(tx, seconds_here, queued_seconds=queued_seconds)
             now = moment.now
             saved = []
+            last_added: dict[Owner, FactRow] = {}
             for number, (fact, owner, vector) in enumerate(zip(facts, owners, vectors, strict=True)):
                 check_expiry(fact, moment.earliest, place.format(number))
                 draft = fact_draft(caller, fact, owner, vector, moment.said_at(fact.said_at))
                 candidate = newcomer(fact, moment.ranked_at(fact.said_at))
                 row, action = save_fact(tx, draft, candidate, actor=caller.subject, now=now)
                 if action in ("added", "superseded"):
-                    check_room(tx, row)
+                    last_added[row.owner] = row
                 saved.append(RememberResponse(**fact_item(row).model_dump(), generation=current, action=action))
+            for row in last_added.values():
+                check_room(tx, row)
             if any(vector is None for vector in vectors):
                 tx.jobs.enqueue(embed_job(tx), now)
             actions.extend(answer.action for answer in saved)

@@ -99,7 +99,8 @@ async def write(
 
 def _too_many_sessions() -> LimitExceeded:
     return LimitExceeded(
-        f"an agent has at most {MAX_SESSIONS} sessions on behalf of one user; forget some, or go on in one",
+        f"an agent has at most {MAX_SESSIONS} sessions on behalf of one user in one workspace; forget some, or go on in"
+        " one that is there",
         [FieldProblem("session_id", f"one of the {MAX_SESSIONS} sessions that there are", None)],
     )
 

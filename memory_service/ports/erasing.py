@@ -29,6 +29,9 @@ class Receipts(Protocol):
     def unpurged(self, *, limit: int) -> Sequence[ReceiptRow]:
         """Return receipts whose bytes are not gone yet, oldest first."""
 
+    def newest_unpurged(self) -> ReceiptRow | None:
+        """Return the last of them. Where a purge has written on it what it waits for, no receipt is new."""
+
     def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> int:
         """Write what a purge reached on receipts that were there before it; return how many are done.
 

@@ -142,7 +142,7 @@ async def test_several_stores_begin_on_one_fresh_database_at_once(own_server: Po
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after what waits for the server often, and give it little time."""
     monkeypatch.setattr(threads, "_SILENT_SECONDS", 0.1)
-    monkeypatch.setattr(threads, "_CONFIRM_SECONDS", 0.2)
+    monkeypatch.setattr(threads, "_CONFIRM_SECONDS", 1.0)
     monkeypatch.setattr(external, "_END_SECONDS", 0.5)
     monkeypatch.setattr(connections, "CONNECT_SECONDS", 2)  # the least that the driver takes
 
@@ -193,7 +193,7 @@ async def test_a_write_that_a_standby_confirms_late_is_there_and_writes_go_on(ow
         return True
 
     await eventually(goes_on)
-    assert await found(store) == ["late", "next"]
+    assert set(await found(store)) == {"late", "next"}
     await store.close()
 
 

@@ -18,6 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -131,9 +132,24 @@ class PostgresServer:
 
     def wait_for_standby(self, name: str) -> None:
         """Have each COMMIT wait for a standby of this name, from now on; the empty name is none."""
-        with psycopg.connect(self.dsn, autocommit=True) as admin:
+        with (
+            psycopg.connect(self.dsn, autocommit=True) as admin,
+            psycopg.connect(self.dsn, autocommit=True) as probe,
+            ThreadPoolExecutor(1) as thread,
+        ):
             admin.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(sql.Literal(name)))
             admin.execute("SELECT pg_reload_conf()")
+            # The server's processes hear of it one after another: it holds once a COMMIT waits, or none does.
+            waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+            while name:
+                committing = thread.submit(probe.execute, "SELECT pg_current_xact_id()")
+                while not committing.done():
+                    if admin.execute(f"{waiting} AND pid = %s", [probe.info.backend_pid]).fetchone() != (0,):
+                        probe.cancel()
+                        committing.result(60)
+                        return
+            while admin.execute(waiting).fetchone() != (0,):
+                pass
 
     def copy(self, folder: Path, *, follows: bool) -> PostgresServer:
         """Return a started server with what this one has: one that goes on following it, or one by itself."""

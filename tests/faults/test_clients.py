@@ -62,8 +62,9 @@ async def test_a_client_that_is_killed_at_any_step_of_its_outbox_has_its_turns_s
     for number, folder in folders.items():
         box = Outbox(folder / "outbox")
         async with _client(service, box.folder, deadlines=Deadlines(recall=20, write=20)) as heir:
-            while (await heir.deliver()).waiting:
-                pass
+            async with asyncio.timeout(90):
+                while (await heir.deliver()).waiting:
+                    pass
         assert (box.waiting(), box.refused()) == (0, ())
         stored[number] = []
     for session in agent.call("GET", "/v1/sessions?limit=1000")["sessions"]:

@@ -74,7 +74,7 @@ def test_a_job_in_hand_is_handed_back_on_sigterm_and_costs_no_attempt(world: Wor
 def test_sigterm_amid_all_verbs_answers_each_and_hands_back_the_jobs_that_ask_a_model(world: World) -> None:
     service = world.service(
         identity=identity(world.folder),
-        server={"port": 0, "graceSeconds": 4},
+        server={"port": 0, "graceSeconds": 20},
         extraction={"minTurns": 100, "maxRetries": 0},
         worker={"leaseSeconds": 3600},
     )

@@ -44,6 +44,13 @@ def _rehearse(service: Service, agent: Agent) -> list[str]:
     return steps
 
 
+def _steps_of(world: World, steps: list[str]) -> list[str]:
+    """Return the steps to be killed at: on Postgres the default engine differs from the other in extraction alone."""
+    if world.backend == "external" and world.engine is EngineName.MEM0:
+        return [step for step in steps if step.endswith(f" {JobKind.EXTRACT.value}")]
+    return steps
+
+
 def _assert_whole(service: Service, agent: Agent, session: str, number: int, where: str) -> None:
     turns = agent.turns(session)
     assert [turn["content"] for turn in turns] == _turns(number), f"turns lost or repeated after {where}"
@@ -73,7 +80,7 @@ def test_kill_9_of_the_service_at_every_step_loses_nothing_and_does_nothing_twic
     service = world.service()
     service.start()
     agent = Agent(service)
-    for number, step in enumerate(_rehearse(service, agent), start=1):
+    for number, step in enumerate(_steps_of(world, _rehearse(service, agent)), start=1):
         service.arm(step, "kill")
 
         agent.on_outage = lambda: _restart(service)
@@ -143,7 +150,7 @@ def test_kill_9_of_postgres_at_every_step_loses_nothing_and_does_nothing_twice(
     service.start()
     agent = Agent(service)
     background = ThreadPoolExecutor(1)
-    for number, step in enumerate(_rehearse(service, agent), start=1):
+    for number, step in enumerate(_steps_of(external, _rehearse(service, agent)), start=1):
         service.arm(step, "hold")
 
         def restart() -> None:

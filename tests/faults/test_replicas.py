@@ -17,13 +17,12 @@ from tests.faults.conftest import World
 from tests.faults.processes import Agent, Service, wait_for
 
 SESSIONS = 20
-WRITES_PER_SESSION = 50
 ACTIONS = get_args(Action)
 
 
-@pytest.mark.parametrize("engine", EngineName)
+@pytest.mark.parametrize(("engine", "turns_each"), [(EngineName.NATIVE, 50), (EngineName.MEM0, 8)])
 def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_once(
-    external: World, engine: EngineName
+    external: World, engine: EngineName, turns_each: int
 ) -> None:
     external.engine = engine
     services = [external.service(f"replica-{number}", worker={"leaseSeconds": 15}) for number in range(3)]
@@ -40,7 +39,7 @@ def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_onc
         return int(answer["seqs"][0])
 
     with ThreadPoolExecutor(12) as threads:
-        list(threads.map(write, range(SESSIONS * WRITES_PER_SESSION)))
+        list(threads.map(write, range(SESSIONS * turns_each)))
     agent = Agent(services[0])
     for session in range(SESSIONS):
         agent.call("POST", f"/v1/sessions/session-{session}/end", {})
@@ -49,8 +48,8 @@ def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_onc
     folded = 0
     for session in range(SESSIONS):
         turns = agent.turns(f"session-{session}")
-        assert [turn["seq"] for turn in turns] == list(range(1, WRITES_PER_SESSION + 1))
-        assert {turn["content"] for turn in turns} == {_said(session, n) for n in range(WRITES_PER_SESSION)}
+        assert [turn["seq"] for turn in turns] == list(range(1, turns_each + 1))
+        assert {turn["content"] for turn in turns} == {_said(session, n) for n in range(turns_each)}
         digests = agent.digests(f"session-{session}")
         ends = [digest["upto_seq"] for digest in digests]
         assert ends == sorted(set(ends)), "a turn was folded twice"
@@ -58,11 +57,11 @@ def test_three_replicas_fold_and_extract_each_of_a_thousand_concurrent_turns_onc
             range(digests[0]["version"], digests[0]["version"] + len(digests))
         )
         own = [text for text in facts if re.search(rf"\bitem{session}x\d", text)]
-        assert len(own) == len(set(own)) == WRITES_PER_SESSION
+        assert len(own) == len(set(own)) == turns_each
         folded += ends[-1]
     assert agent.jobs("dead") == []
     saved = {action: sum(one.counted("facts_written", action=action) for one in services) for action in ACTIONS}
-    assert saved == {**dict.fromkeys(ACTIONS, 0), "added": SESSIONS * WRITES_PER_SESSION}, "turns were extracted twice"
+    assert saved == {**dict.fromkeys(ACTIONS, 0), "added": SESSIONS * turns_each}, "turns were extracted twice"
     assert sum(one.counted("turns_folded") for one in services) == folded, "turns were folded twice"
 
 

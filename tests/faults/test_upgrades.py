@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,6 +48,7 @@ class Traffic:
     job_id: str
     rounds: list[Round] = field(default_factory=list)
     is_over: threading.Event = field(default_factory=threading.Event)
+    talks: list[Future[None]] = field(default_factory=list)
     _leaving: set[int] = field(default_factory=set)
     _turns: Iterator[int] = field(default_factory=itertools.count)
 
@@ -86,18 +87,21 @@ class Traffic:
     def flowing(self) -> Iterator[None]:
         """Let the talkers talk meanwhile; fail if one of them was refused anything."""
         with ThreadPoolExecutor(TALKERS) as threads:
-            talks = [threads.submit(self.talk, number) for number in range(TALKERS)]
+            self.talks = [threads.submit(self.talk, number) for number in range(TALKERS)]
             try:
                 yield
             finally:
                 self.is_over.set()
-            for future in talks:
-                future.result(timeout=120)
+                for talk in self.talks:
+                    talk.result(timeout=120)
 
     def wait_for_rounds(self, more: int) -> None:
         """Wait until so many more rounds are over."""
         there = len(self.rounds)
-        wait_for("the traffic to go on", lambda: len(self.rounds) >= there + more)
+        wait_for(
+            "the traffic to go on",
+            lambda: len(self.rounds) >= there + more or any(talk.done() for talk in self.talks),
+        )
 
     def _one_of(self) -> Service | None:
         serving = list(self.serving)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from memory_service.api.app import create_api
+from memory_service.api.gate import READING_PATHS
 from memory_service.api.problems import STATUS
 from memory_service.contract.problems import ProblemKind
 
@@ -27,3 +28,14 @@ def test_every_operation_documents_its_problems() -> None:
     for path, operations in create_api(None).openapi()["paths"].items():
         for verb, operation in operations.items():
             assert "application/problem+json" in operation["responses"]["422"]["content"], f"{verb} {path}"
+
+
+def test_of_every_post_it_is_known_whether_it_changes_anything() -> None:
+    posts = {path for path, operations in create_api(None).openapi()["paths"].items() if "post" in operations}
+    assert posts >= READING_PATHS
+    assert posts - READING_PATHS == {
+        "/v1/admin/erase", "/v1/admin/import", "/v1/admin/jobs/replay", "/v1/facts", "/v1/facts/batch",
+        "/v1/facts/{fact_id}/supersede", "/v1/forget", "/v1/jobs/{job_id}/retry",
+        "/v1/sessions/{session_id}/compact", "/v1/sessions/{session_id}/end", "/v1/sessions/{session_id}/flush",
+        "/v1/write",
+    }, "a new one that reads belongs to READING_PATHS: it is answered while writes wait"  # fmt: skip

@@ -135,14 +135,14 @@ async def rebuild_index(held: HeldJob) -> None:
 
 
 def _purge_again(tx: Transaction, services: Services) -> JobDraft | None:
-    """Return the job that purges what is left, if anything is: once the last purge has rested, and where every receipt
-    waits for something, after a quarter of the time that the newest has waited.
+    """Return the job that purges what is left, if anything is: once the last purge has rested, and where the newest
+    receipt waits for something, as all do then, after a quarter of the time that it has waited.
     """
-    receipts, now = tx.receipts.unpurged(limit=PURGE_RECEIPTS), tx.now()
-    if not receipts:
+    newest, now = tx.receipts.newest_unpurged(), tx.now()
+    if newest is None:
         return None
     first, last = PURGE_AGAIN
     pause = services.purges.rest()
-    if all(receipt.waiting_for for receipt in receipts):
-        pause = max(pause, min(max(first, (now - receipts[-1].erased_at) / 4), last))
+    if newest.waiting_for:
+        pause = max(pause, min(max(first, (now - newest.erased_at) / 4), last))
     return JobDraft.of_purge(now + pause)

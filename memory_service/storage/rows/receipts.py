@@ -64,6 +64,11 @@ class ReceiptRows:
         )
         return [_receipt_row(row) for row in found]
 
+    def newest_unpurged(self) -> ReceiptRow | None:
+        """Return the last of them. Where a purge has written on it what it waits for, no receipt is new."""
+        found = self._link.row(f"{_SELECT} WHERE status = 'erased' ORDER BY erased_at DESC, id DESC LIMIT 1")
+        return None if found is None else _receipt_row(found)
+
     def note_purge(self, receipt_ids: Sequence[str], step: PurgeStep, now: datetime) -> int:
         """Write what a purge reached; return how many receipts are done."""
         settled = self._remains.settled(receipt_ids) if self._link.is_postgres else []

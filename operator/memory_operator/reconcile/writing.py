@@ -113,7 +113,7 @@ async def sync_children(
             await apply(context, manifests[key], desired[key])
         except Refused as error:
             note_refused(context, own_key, key, error)
-            problems.append(await _refused(context, key, manifests[key], children.get(key), error))
+            problems.append(await _refused(context, own_key, manifests[key], children.get(key), error))
     for kind_name, name in todo.delete:
         if kind_name == kinds.SERVICE_ACCOUNT.name and claimed_elsewhere(context, owner.key, name):
             continue
@@ -125,12 +125,13 @@ async def sync_children(
 
 
 async def _refused(
-    context: Context, key: ChildKey, manifest: Manifest, there: Child | None, error: Refused
+    context: Context, own_key: ReconcileKey, manifest: Manifest, there: Child | None, error: Refused
 ) -> ApplyProblem:
     """Return what of an object is refused. Of a claim that may not grow all else is applied.
 
     What becomes of the memory with its store must not wait for a volume that never grows.
     """
+    key = (manifest["kind"], manifest["metadata"]["name"])
     claim = there.claim if there is not None else None
     rest = without_growth(manifest, claim.requested) if claim is not None else None
     if there is None or rest is None:
@@ -140,6 +141,7 @@ async def _refused(
         if digest not in (there.observed.digest, there.observed.accepted_digest):
             await apply(context, rest, digest)
     except Refused as other:
+        note_refused(context, own_key, key, other)
         return _problem(key, other)
     return _problem(key, error, is_expansion=True)
 

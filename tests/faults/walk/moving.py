@@ -17,6 +17,11 @@ async def list_all(visit: Visit) -> None:
     if visit.chance(0.2):
         equal("status", (await visit.ask("GET", "/v1/admin/list"))[0], 403)
         return
+    await whole_list(visit)
+
+
+async def whole_list(visit: Visit) -> None:
+    """List everything as the admin."""
     found: list[str] = []
     cursor = ""
     while cursor is not None:

@@ -142,6 +142,7 @@ class Store:
         self.runtime = await self._stack.enter_async_context(Runtime(self.config, clock=self.clock))
         await self.runtime.wait_open()
         self.services: Services = self.runtime.services()
+        self.services.purges.monotonic = lambda: self.clock.now().timestamp()
         watched = {kind: self._watched(kind, operation) for kind, operation in OPERATIONS.items()}
         self.worker = Worker(self.services, name="walk", operations=watched)
         self.counter: TokenCounter = self.services.counter

@@ -117,7 +117,7 @@ class Walk:
             place = Place(who.agent, who.user, session, workspace)
             await sessions.whole_session(visit(who), place)
             await sessions.session_detail(visit(who), place)
-        await moving.list_all(visit(IDENTITIES[0]))
+        await moving.whole_list(visit(IDENTITIES[0]))
         await moving.count(visit(IDENTITIES[0]))
         for fact in store.memory.facts[-500:]:
             for who in [who for who in IDENTITIES if store.memory.may_read(who, fact)][:1]:

@@ -269,28 +269,31 @@ async def test_a_body_that_does_not_say_how_large_it_is_is_read_up_to_the_limit(
 
 
 @contextlib.asynccontextmanager
-async def _writes_under_way(agent: Asker, count: int) -> AsyncIterator[dict[str, str]]:
-    """Have so many writes wait for the rest of their bodies inside; yields an agent's headers for other requests."""
+async def _under_way(agent: Asker, path: str, body: Json, count: int) -> AsyncIterator[dict[str, str]]:
+    """Have so many requests wait for their bodies inside; yields an agent's headers for others."""
     held, may_end = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
         held.release()
         await may_end.wait()
-        yield json.dumps(WRITE).encode()
+        yield json.dumps(body).encode()
 
     headers = {**agent.headers, "content-type": "application/json"}
-    serving = [asyncio.create_task(agent.http.post("/v1/write", content=slow(), headers=headers)) for _ in range(count)]
+    serving = [asyncio.create_task(agent.http.post(path, content=slow(), headers=headers)) for _ in range(count)]
     for _ in serving:
         await held.acquire()
-    yield headers
-    may_end.set()
-    assert [answer.status_code for answer in await asyncio.gather(*serving)] == [202] * count
+    try:
+        yield headers
+    finally:
+        may_end.set()
+        await asyncio.wait(serving)
+    assert all(answer.is_success for answer in await asyncio.gather(*serving))
 
 
 async def test_a_request_beyond_those_in_flight_is_refused_unread_while_the_service_lives(start: Start) -> None:
     service = await start(server=ServerConfig(max_in_flight=2))
     agent = service.agent()
-    async with _writes_under_way(agent, 2) as headers:
+    async with _under_way(agent, "/v1/recall", {"query": "boat"}, 2) as headers:
         body = _Counted(MAX_BODY_BYTES)
         refused = await agent.http.post("/v1/write", content=body, headers=headers)
         problem(refused, 503, "overloaded")
@@ -299,10 +302,13 @@ async def test_a_request_beyond_those_in_flight_is_refused_unread_while_the_serv
     await agent.write("there is room again")
 
 
-async def test_requests_that_change_something_leave_places_to_those_that_do_not(start: Start) -> None:
-    service = await start(server=ServerConfig(max_in_flight=4))
+@pytest.mark.parametrize(("places", "kept"), [(2, 1), (4, 1), (8, 2)])
+async def test_requests_that_change_something_leave_places_to_those_that_do_not(
+    start: Start, places: int, kept: int
+) -> None:
+    service = await start(server=ServerConfig(max_in_flight=places))
     agent = service.agent()
-    async with _writes_under_way(agent, 3) as headers:
+    async with _under_way(agent, "/v1/write", WRITE, places - kept) as headers:
         for method, path in (("POST", "/v1/write"), ("DELETE", f"/v1/facts/{uuid.uuid4()}"), ("POST", "/v1/forget")):
             problem(await agent.http.request(method, path, headers=headers), 503, "overloaded")
         assert (await agent.recall("boat"))["outcome"] == "no_matches"

@@ -56,7 +56,7 @@ async def test_a_turn_of_which_nobody_knows_how_long_it_waited_is_stemmed_once(
     agent = service.agent(user="alice")
     body = {"session_id": "s1", "turns": [{"role": "user", "content": "walnut"}], "queued_seconds": MAX_QUEUED_SECONDS}
     await agent.post("/v1/write", body)
-    assert [text for text in stemmed if "walnut" in text] == stemmed[:1]
+    assert len([text for text in stemmed if "walnut" in text]) == 1
 
 
 async def test_what_waited_in_an_outbox_was_said_when_it_was_queued_and_a_newer_fact_holds(
