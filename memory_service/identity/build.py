@@ -61,7 +61,8 @@ def make_authenticator(
 
 
 def cluster_mark(config: ServiceConfig, *, pod_folder: str = POD_FOLDER) -> str:
-    """Return what the cluster of this pod alone has, a hash of its CA; empty outside of one.
+    """Return what the cluster of this pod alone has, a hash of its CA; empty outside of one. Clusters that share a CA
+    have one mark.
 
     A renewed CA is another mark: what was marked before is known to nobody then, and never somebody else's.
     """

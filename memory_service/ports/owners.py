@@ -30,7 +30,8 @@ class Owners(Protocol):
         """Like `ensure` for each, and keep erasures (not other writers) waiting until the transaction ends.
 
         Every write shares its `scopes.generation_owners` first, so that none is stored against a state erased
-        meanwhile, and an extraction what covers its session; an erasure locks its `marks`, then owners, then sessions.
+        meanwhile, and an extraction what covers its session; an erasure locks its `marks` and the
+        owners under them, then others that it touches, then sessions.
         """
 
     def lock(self, owner: Owner) -> OwnerRow:

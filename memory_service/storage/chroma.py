@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -134,23 +134,24 @@ class ChromaFolder:
         """Make an empty folder; until `complete`, nobody opens it again.
 
         Raises:
-            MirrorBroken: it cannot be made; nothing of it stays.
+            MirrorBroken: it cannot be made; what of it cannot be removed is no folder that is opened.
         """
-        path.mkdir()
-        ledger = _connect(path / _LEDGER)
-        try:
-            with _translated(), ledger:
+        with _translated(), ExitStack() as undo:
+            path.mkdir()
+            undo.callback(shutil.rmtree, path, ignore_errors=True)
+            ledger = _connect(path / _LEDGER)
+            undo.callback(ledger.close)
+            with ledger:
                 ledger.executescript(_SCHEMA)
                 ledger.executemany(
                     "INSERT INTO meta VALUES (?, ?)",
                     [("format", _FORMAT), ("dimension", dimension), ("complete", 0), ("residue", 0)],
                 )
-            with _translated():
-                return cls(path, _client(path), ledger)
-        except BaseException:
-            ledger.close()
-            shutil.rmtree(path, ignore_errors=True)
-            raise
+            client = _client(path)
+            undo.callback(client.close)
+            folder = cls(path, client, ledger)
+            undo.pop_all()
+            return folder
 
     @classmethod
     def open(cls, path: Path, dimension: int) -> ChromaFolder:
@@ -161,38 +162,35 @@ class ChromaFolder:
         """
         if not (path / _LEDGER).is_file():
             raise MirrorBroken(f"{path.name} has no ledger")
-        ledger = _connect(path / _LEDGER)
-        try:
-            with _translated():
-                meta = dict(ledger.execute("SELECT name, value FROM meta"))
-                if (meta["format"], meta["dimension"], meta["complete"]) != (_FORMAT, dimension, 1):
-                    raise MirrorBroken(f"{path.name} is of another format, of another dimension or unfinished")
-                _check_databases(path, ledger)
-                files = _read_files(path, {})
-                if _digests_of(files) != dict(ledger.execute("SELECT path, digest FROM files")):
-                    raise MirrorBroken(f"files of {path.name} are not as they were written")
-                folder = cls(path, _client(path), ledger, files)
-        except BaseException:
-            ledger.close()
-            raise
-        try:
-            with _translated():
-                folder._check()
-        except BaseException:
-            folder.close()
-            raise
-        return folder
+        with _translated(), ExitStack() as undo:
+            ledger = _connect(path / _LEDGER)
+            undo.callback(ledger.close)
+            meta = dict(ledger.execute("SELECT name, value FROM meta"))
+            if (meta["format"], meta["dimension"], meta["complete"]) != (_FORMAT, dimension, 1):
+                raise MirrorBroken(f"{path.name} is of another format, of another dimension or unfinished")
+            _check_databases(path, ledger)
+            files = _read_files(path, {})
+            if _digests_of(files) != dict(ledger.execute("SELECT path, digest FROM files")):
+                raise MirrorBroken(f"files of {path.name} are not as they were written")
+            client = _client(path)
+            undo.callback(client.close)
+            folder = cls(path, client, ledger, files)
+            folder._check()
+            undo.pop_all()
+            return folder
 
     @property
     def residue(self) -> int:
         """How many vectors of rows that are gone the files may hold: Chroma frees no bytes."""
-        found: int = self._ledger.execute("SELECT value FROM meta WHERE name = 'residue'").fetchone()[0]
+        with _translated():
+            found: int = self._ledger.execute("SELECT value FROM meta WHERE name = 'residue'").fetchone()[0]
         return found
 
     @property
     def is_mostly_residue(self) -> bool:
         """Whether more vectors are gone than are there: they cost disk and memory, and each search and change time."""
-        held: int = self._ledger.execute("SELECT COUNT(*) FROM members").fetchone()[0]
+        with _translated():
+            held: int = self._ledger.execute("SELECT COUNT(*) FROM members").fetchone()[0]
         return self.residue > held
 
     def complete(self) -> None:

@@ -134,6 +134,7 @@ class Connections:
             self._connected().close()
         except (StorageUnavailable, Misconfigured) as error:
             if not isinstance(error.__cause__, psycopg.errors.ConnectionTimeout):
+                self._silences = 0
                 return  # it answers: that it lets nobody in says nothing of those that are in
             self._failed = time.monotonic(), error.detail
             self._silences += 1

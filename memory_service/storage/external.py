@@ -192,9 +192,8 @@ class ExternalStorage:
             self._stopping.set()
             threads = (self._writers, self._urgent, self._readers, self._apart)
             ending = asyncio.gather(*(asyncio.to_thread(one.shutdown) for one in threads))
-            await asyncio.wait({ending}, timeout=_END_SECONDS)
-            if not ending.done():
-                self._connections.cut()
+            while not (await asyncio.wait({ending}, timeout=_END_SECONDS))[0]:
+                self._connections.cut()  # again, where what was cut has begun anew
             await ending
             self._connections.close()
             self.searches.close()

@@ -522,9 +522,14 @@ async def test_a_look_for_schemas_that_were_left_waits_for_no_purge(external: St
     await store.open()
     storage = store.storage
     assert isinstance(storage, ExternalStorage)
-    may_end = threading.Event()
-    purging = asyncio.ensure_future(storage.outside(lambda _connection: may_end.wait(60)))
-    await asyncio.sleep(0)  # it has the thread for long work
+    begun, may_end = threading.Event(), threading.Event()
+
+    def long(_connection: object) -> bool:
+        begun.set()
+        return may_end.wait(60)
+
+    purging = asyncio.ensure_future(storage.outside(long))
+    assert await asyncio.to_thread(begun.wait, 60)
     assert await asyncio.wait_for(storage.schemas_left_behind(), 30) == []
     may_end.set()
     assert await purging

@@ -233,27 +233,32 @@ async def test_a_purge_outlives_a_server_that_lets_nobody_in_for_a_while_and_not
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def long(connection: psycopg.Connection[tuple[object, ...]], seconds: float) -> bool:
+    def long(connection: psycopg.Connection[tuple[object, ...]]) -> bool:
         loop.call_soon_threadsafe(begun.set)
-        connection.execute("SELECT pg_sleep(%s)", (seconds,))
+        connection.execute("SELECT pg_advisory_lock(1)")
         return True
 
     async def is_noticed() -> bool:
         return storage._connections._failed is not None
 
+    holder = psycopg.connect(own_server.dsn, autocommit=True)
+    holder.execute("SELECT pg_advisory_lock(1)")
     try:
-        purging = asyncio.ensure_future(storage.outside(partial(long, seconds=4)))
+        purging = asyncio.ensure_future(storage.outside(long))
         await begun.wait()
         own_server.freeze_entrance()
         await eventually(is_noticed)
         own_server.thaw()
+        holder.execute("SELECT pg_advisory_unlock(1)")
         assert await purging
         begun.clear()
-        purging = asyncio.ensure_future(storage.outside(partial(long, seconds=600)))
+        holder.execute("SELECT pg_advisory_lock(1)")
+        purging = asyncio.ensure_future(storage.outside(long))
         await begun.wait()
         own_server.freeze()
         with pytest.raises(StorageUnavailable):
             await asyncio.wait_for(purging, 60)
     finally:
         own_server.thaw()
+        holder.close()
         await store.close()

@@ -307,8 +307,9 @@ class JobQueue:
             self._take_back_lost(lease, max_crashes, now)
         if is_any_lost or is_any_doubted:  # what is put back may have been put off under that clock too
             self._link.run(
-                "UPDATE @jobs SET run_at = {now} WHERE state = 'queued' AND run_at > {now} + :longest_wait",
-                _LONGEST_WAIT,
+                "UPDATE @jobs SET run_at = {now} WHERE state = 'queued' AND kind IN [:kinds]"
+                " AND run_at > {now} + :longest_wait",
+                {**_LONGEST_WAIT, **_ALL_KINDS},
             )
 
     def _take_back_lost(self, lease: timedelta, max_crashes: int, now: datetime) -> None:

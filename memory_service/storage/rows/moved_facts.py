@@ -106,9 +106,12 @@ class FactMover:
 
     def delete(self, run: Sequence[_Line], now: datetime) -> list[str]:
         """Delete facts that were deleted where the lines come from, whatever became of them here."""
+        ids = {"ids": [str(line["id"]) for line in run]}
+        # Owners before their rows, as everybody locks them who saves.
+        owners = self._link.rows("SELECT owner_id FROM @facts WHERE id IN [:ids]", ids)
+        self._owners.lock_ids([row[0] for row in owners])
         found = self._link.rows(
-            f"SELECT owner_id, row_id, id FROM @facts WHERE id IN [:ids] ORDER BY row_id {LOCK}",
-            {"ids": [str(line["id"]) for line in run]},
+            f"SELECT owner_id, row_id, id FROM @facts WHERE id IN [:ids] ORDER BY row_id {LOCK}", ids
         )
         self.erased.update(self._facts.discard([(row[0], row[1]) for row in found]))
         gone = {row[2] for row in found}

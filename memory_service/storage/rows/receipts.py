@@ -73,6 +73,7 @@ class ReceiptRows:
         """Write what a purge reached; return how many receipts are done."""
         settled = self._remains.settled(receipt_ids) if self._link.is_postgres else []
         purged = list(receipt_ids) if step.done else settled
+        self._remains.drop_receipts(purged)
         self._link.run(
             "UPDATE @receipts SET waiting_for = :waiting_for WHERE id IN [:ids] AND status = 'erased'",
             {"ids": list(receipt_ids), "waiting_for": dump(list(step.waiting_for))},

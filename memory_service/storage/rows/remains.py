@@ -38,10 +38,15 @@ _NOTE_PARTITIONS = (
 _RECEIPT = "receipt "
 """What the notes of receipts begin with, and no table's name."""
 _NOTED = "SELECT name FROM @unpurged WHERE name IN [:names]"
+_FIRST = (
+    f"(SELECT t.xid FROM @unpurged AS t, place WHERE t.name NOT LIKE '{_RECEIPT}%' AND (t.xid >= place.next) = {{}}"
+    " ORDER BY t.xid LIMIT 1)"
+)
 _WAITING = (
-    "SELECT r.name FROM @unpurged AS r WHERE r.name IN [:names] AND EXISTS (SELECT 1 FROM @unpurged AS t"
-    f" WHERE t.name NOT LIKE '{_RECEIPT}%' AND t.xid <= r.xid AND (t.xid >= pg_snapshot_xmax(pg_current_snapshot())"
-    " OR r.xid < pg_snapshot_xmax(pg_current_snapshot())))"
+    "WITH place AS (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS next),"
+    f" first AS (SELECT {_FIRST.format('FALSE')} AS known, {_FIRST.format('TRUE')} AS unknown)"
+    " SELECT r.name FROM @unpurged AS r, place, first WHERE r.name IN [:names] AND"
+    " (first.unknown <= r.xid OR (first.known <= r.xid AND r.xid < place.next))"
 )
 """Numbers that this server has not come to are another server's, as in a restored backup: they wait for one another."""
 
@@ -67,9 +72,14 @@ class Remains:
         self.note_whole((_RECEIPT + receipt_id,))
 
     def settled(self, receipt_ids: Collection[str]) -> list[str]:
-        """Return the receipts that wait for no table any more, and drop their notes."""
+        """Return the receipts that wait for no table any more."""
         names = {_RECEIPT + receipt_id: receipt_id for receipt_id in receipt_ids}
         noted = {row[0] for row in self._link.rows(_NOTED, {"names": sorted(names)})}
         settled = sorted(noted - {row[0] for row in self._link.rows(_WAITING, {"names": sorted(noted)})})
-        self._link.run("DELETE FROM @unpurged WHERE name IN [:names]", {"names": settled})
         return [names[name] for name in settled]
+
+    def drop_receipts(self, receipt_ids: Collection[str]) -> None:
+        """Drop the notes of receipts that are done."""
+        if self._link.is_postgres:
+            names = sorted(_RECEIPT + receipt_id for receipt_id in receipt_ids)
+            self._link.run("DELETE FROM @unpurged WHERE name IN [:names]", {"names": names})

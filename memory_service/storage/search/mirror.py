@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from memory_service.errors import StorageUnavailable
 from memory_service.ports.records import Vector
 from memory_service.storage.chroma import ChromaFolder, Members, MirrorBroken, State, Tier, Unit, remove
 from memory_service.storage.errors import unavailable
@@ -93,7 +94,7 @@ class Mirror:
             try:
                 moved = _bring_up(read, folder, owned | {(unit.tier, unit.owner_id) for unit in folder.states})
                 if folder.is_mostly_residue:
-                    self._make(read, owned)
+                    self._shrink(read, owned)
                 return moved
             except MirrorBroken as error:
                 logger.warning("the vector index is made anew", extra={"reason": str(error)})
@@ -174,6 +175,13 @@ class Mirror:
         self._switch(folder)
         logger.info("vector index made", extra={"folder": folder.path.name, "rows": moved})
         return moved
+
+    def _shrink(self, read: Read, owned: set[Owned]) -> None:
+        """Make a folder anew that is right and too large; where that cannot be, it stays for now."""
+        try:
+            self._make(read, owned)
+        except StorageUnavailable as error:
+            logger.warning("the vector index stays as large as it is", extra={"reason": error.detail})
 
     def _switch(self, folder: ChromaFolder | None) -> None:
         old, self._folder = self._folder, folder
