@@ -139,10 +139,11 @@ class PostgresServer:
         ):
             admin.execute(sql.SQL("ALTER SYSTEM SET synchronous_standby_names = {}").format(sql.Literal(name)))
             admin.execute("SELECT pg_reload_conf()")
-            # The server's processes hear of it one after another: it holds once a COMMIT waits, or none does.
+            # The server's processes hear of it one after another: it holds once a COMMIT waits, or none does. Only a
+            # COMMIT of something that was written waits: a number of a transaction alone is not enough.
             waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
             while name:
-                committing = thread.submit(probe.execute, "SELECT pg_current_xact_id()")
+                committing = thread.submit(probe.execute, "SELECT pg_logical_emit_message(true, '', '')")
                 while not committing.done():
                     if admin.execute(f"{waiting} AND pid = %s", [probe.info.backend_pid]).fetchone() != (0,):
                         probe.cancel()
@@ -254,6 +255,21 @@ def terminate_connections(dsn: str) -> int:
         ).fetchone()
     assert found is not None
     return int(found[0])
+
+
+def wait_for_running_transactions(dsn: str) -> None:
+    """Wait until whatever writes now has ended, in every database of the server: a purge waits for it.
+
+    Tests that run side by side share a server, and one of them may write for seconds.
+    """
+    deadline = time.monotonic() + _START_SECONDS
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        following = "pg_snapshot_xmax(pg_current_snapshot())"
+        found = connection.execute(f"SELECT CAST({following} AS TEXT)").fetchone()
+        ended = "SELECT pg_snapshot_xmin(pg_current_snapshot()) >= CAST(%s AS xid8)"
+        while connection.execute(ended, found).fetchone() != (True,):
+            assert time.monotonic() < deadline, "a transaction of another test does not end"
+            time.sleep(0.01)
 
 
 @contextmanager

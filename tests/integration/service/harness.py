@@ -33,7 +33,7 @@ from memory_service.operations.services import Services
 from memory_service.storage.folder import FolderLock
 from memory_service.worker.loop import Worker
 from tests.fakes.model_server import ModelServer
-from tests.fakes.postgres import fresh_database, template
+from tests.fakes.postgres import fresh_database, template, wait_for_running_transactions
 from tests.fakes.stores import MovableClock
 
 MODEL = "rules"
@@ -199,8 +199,14 @@ class Service:
         await self.sweep()
         await self.work()
 
+    async def wait_for_running_transactions(self) -> None:
+        """Wait for whatever other tests write on the same server now: a purge waits for it."""
+        if self.config.storage.type is StorageType.EXTERNAL:
+            await asyncio.to_thread(wait_for_running_transactions, str(self.config.storage.dsn))
+
     async def purge(self, asker: Asker, receipt_id: str) -> Json:
         """Run the purge until the receipt says that it is done."""
+        await self.wait_for_running_transactions()
         for _ in range(20):
             receipt = await asker.get(f"/v1/receipts/{receipt_id}")
             if receipt["status"] == "purged":

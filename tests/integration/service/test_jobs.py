@@ -111,6 +111,7 @@ async def test_what_a_lost_job_owed_is_done_after_a_sweep(start: Start, kind: Jo
         return bool((await agent.get(f"/v1/receipts/{receipt['receipt_id']}"))["status"] != "purged")
 
     assert await is_owed()
+    await service.wait_for_running_transactions()
     for _ in range(20):
         if not await is_owed():
             break
