@@ -43,6 +43,7 @@ class Arrivals:
                 turns=[],
                 queued={},
                 dead={},
+                is_to_index=False,
                 digests=[] if newest is None else [replace(newest)],
                 folded=0 if newest is None else newest.upto,
                 version=0 if newest is None else newest.version,

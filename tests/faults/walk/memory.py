@@ -109,6 +109,8 @@ class Session:
     digests: list[Digest] = field(default_factory=list)
     queued: dict[str, bool] = field(default_factory=dict)
     dead: dict[str, bool] = field(default_factory=dict)
+    is_to_index: bool = False
+    """Whether a job waits that makes vectors of its turns."""
 
     @property
     def unfolded(self) -> list[Turn]:

@@ -102,6 +102,8 @@ async def _act(visit: Visit, action: str, *kinds: str) -> Session | None:
     for kind in wanted:
         if kind in (FOLD, EXTRACT):
             row.enqueue(kind, forced=True)
+        else:
+            row.is_to_index = True
     found = (status, answer["scheduled"], len(answer["jobs"]), answer["busy"])
     equal("action", found, (202 if wanted else 200, bool(wanted), len(wanted), False))
     visit.store.jobs |= dict.fromkeys(answer["jobs"], (visit.who, workspace, session))

@@ -167,9 +167,10 @@ class Store:
         self.chat.is_mute = False
         if self._wrong:
             raise self._wrong[0]
-        for turn in self.memory.turns:
-            turn.indexed = True
         for session in self.memory.sessions.values():
+            for turn in session.turns if session.is_to_index else ():
+                turn.indexed = True
+            session.is_to_index = False
             equal(f"jobs of {session.place} that were not carried out", session.queued, {})
 
     async def look_after(self, *, purge: bool) -> None:

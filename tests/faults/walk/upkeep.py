@@ -38,6 +38,7 @@ class Upkeep:
 
     def after_append(self, session: Session) -> bool:
         """Enqueue what new turns call for; return whether anything is."""
+        session.is_to_index = True
         is_over = session.tokens > self.budget
         waits = session.last_seq - session.extracted >= self.min_turns
         if is_over:
@@ -86,8 +87,9 @@ class Upkeep:
         return done
 
     def sweep(self, memory: PlainMemory, now: int) -> None:
-        """Enqueue the extraction of sessions that rest."""
+        """Enqueue the extraction of sessions that rest, and vectors of turns that came without any."""
         for session in memory.sessions.values():
+            session.is_to_index = session.is_to_index or not all(turn.indexed for turn in session.turns)
             has_turns = bool(session.turns) and session.turns[-1].seq > session.extracted
             has_job = EXTRACT in session.queued or EXTRACT in session.dead
             is_idle = session.written < now - self.idle and session.extracted < session.last_seq
