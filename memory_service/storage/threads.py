@@ -69,7 +69,7 @@ class Threads:
         self._watch = watch
         self._executor = ThreadPoolExecutor(count, thread_name_prefix=f"memplane-{name}")
         self._unconfirmed: set[Future[Any]] = set()
-        """Writes whose callers have been let go, and whose threads wait on."""
+        """Writes that the server has not confirmed in time: no caller waits for them any more, and their threads do."""
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what `work` comes to in a thread."""
@@ -114,13 +114,25 @@ class Threads:
         if one.doing.done():
             return
         self._watch.ask()
-        if one.writing is not None and not one.waited.done():
-            one.refusal = self._refusal(one.doing, one.writing, time.monotonic() - one.began)
-            if one.refusal is not None:
-                one.waited.cancel()
+        if one.writing is not None:
+            self._let_go(one, one.writing)
         asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._look_after, one)
 
-    def _refusal(self, doing: Future[Any], writing: Writing, waited: float) -> StorageUnavailable | None:
+    def _let_go(self, one: _Wait, writing: Writing) -> None:
+        """Count a write that is not confirmed in time, and let its caller go, if that is still there."""
+        sent = writing.commit_sent
+        is_unconfirmed = sent is not None and time.monotonic() - sent >= _CONFIRM_SECONDS
+        if is_unconfirmed and one.doing not in self._unconfirmed:
+            if not self._unconfirmed:
+                logger.warning("the database does not confirm a write", extra={"detail": _STANDBYS})
+            self._unconfirmed.add(one.doing)
+            one.doing.add_done_callback(self._unconfirmed.discard)
+        if not one.waited.done():
+            one.refusal = self._refusal(one.doing, time.monotonic() - one.began, is_unconfirmed=is_unconfirmed)
+            if one.refusal is not None:
+                one.waited.cancel()
+
+    def _refusal(self, doing: Future[Any], waited: float, *, is_unconfirmed: bool) -> StorageUnavailable | None:
         """Return what the caller of a write is told who has waited for long enough."""
         if self._is_stuck and doing.cancel():
             return _stuck()
@@ -130,13 +142,8 @@ class Threads:
                 " repeat soon",
                 retry_after=2,
             )
-        sent = writing.commit_sent
-        if sent is None or time.monotonic() - sent < _CONFIRM_SECONDS:
+        if not is_unconfirmed:
             return None
-        if not self._unconfirmed:
-            logger.warning("the database does not confirm a write", extra={"detail": _STANDBYS})
-        self._unconfirmed.add(doing)
-        doing.add_done_callback(self._unconfirmed.discard)
         return unavailable(
             f"the database does not confirm this write, which may be stored or not: {_STANDBYS};"
             " repeat it with the same Idempotency-Key or turn ids",

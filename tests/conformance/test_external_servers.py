@@ -177,6 +177,36 @@ async def test_writes_that_no_standby_confirms_are_told_so_and_keep_no_read_and_
 
 
 @pytest.mark.usefixtures("impatient")
+async def test_writes_whose_callers_went_while_no_standby_confirms_them_keep_no_other_waiting(
+    own_server: PostgresServer,
+) -> None:
+    store = Store(external_config(own_server.dsn, pool_size=4))
+    await store.open()
+    await store.storage.transact(partial(append, text="before"))
+    own_server.wait_for_standby("nobody")
+    writes = [
+        asyncio.create_task(store.storage.transact(partial(append, text=f"{n}", session=f"s{n}"))) for n in range(2)
+    ]
+
+    async def both_wait() -> bool:
+        return await asyncio.to_thread(own_server.waiting_for_standby) == 2
+
+    await eventually(both_wait)
+    for write in writes:
+        write.cancel()
+    assert [type(one) for one in await asyncio.gather(*writes, return_exceptions=True)] == 2 * [asyncio.CancelledError]
+    with pytest.raises(StorageUnavailable, match="confirms no write"):
+        await store.storage.transact(partial(append, text="late", session="s9"))
+    await asyncio.to_thread(own_server.wait_for_standby, "")
+
+    async def both_are_there() -> bool:
+        return await found(store) == ["0", "1", "before"]
+
+    await eventually(both_are_there)
+    await store.close()
+
+
+@pytest.mark.usefixtures("impatient")
 async def test_a_write_that_a_standby_confirms_late_is_there_and_writes_go_on(own_server: PostgresServer) -> None:
     store = Store(external_config(own_server.dsn, pool_size=2))
     await store.open()

@@ -152,6 +152,11 @@ class PostgresServer:
             while admin.execute(waiting).fetchone() != (0,):
                 pass
 
+    def waiting_for_standby(self) -> int:
+        """Return how many COMMITs wait for a standby."""
+        with psycopg.connect(self.dsn, autocommit=True) as admin:
+            return len(admin.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchall())
+
     def copy(self, folder: Path, *, follows: bool) -> PostgresServer:
         """Return a started server with what this one has: one that goes on following it, or one by itself."""
         other = PostgresServer(folder)
