@@ -18,14 +18,10 @@ from tests.faults.processes import Agent, Service, wait_for
 HOUR = 3600
 STEP = 600
 Change = Callable[[dict[str, Any]], None]
-BACKENDS_AND_ENGINES = pytest.mark.parametrize(
-    ("world", "engine"),
-    [("local", EngineName.MEM0), ("local", EngineName.NATIVE), ("external", EngineName.MEM0)],
-    indirect=["world"],
-)
+ENGINES = pytest.mark.parametrize("engine", EngineName)
 
 
-@BACKENDS_AND_ENGINES
+@ENGINES
 def test_an_hour_without_any_model_loses_no_turn_and_the_queue_drains_afterwards(
     world: World, engine: EngineName
 ) -> None:
@@ -66,7 +62,7 @@ def test_an_hour_without_any_model_loses_no_turn_and_the_queue_drains_afterwards
     assert recalled["degraded"] == []
 
 
-@BACKENDS_AND_ENGINES
+@ENGINES
 def test_answers_that_are_of_no_use_fail_jobs_that_are_counted_and_replayed(world: World, engine: EngineName) -> None:
     world.engine = engine
     service = world.service(extraction={"minTurns": 50, "maxRetries": 0})

@@ -33,7 +33,12 @@ def test_after_an_older_backup_nothing_that_was_lost_is_found_and_no_row_has_a_v
         "worker": {"pollSeconds": 0.1, "sweepSeconds": 0.1},
     }
     service = world.service(**quiet)
-    service.search_through_index_above(EXACT_ROWS)
+    storage = {"type": "local", "dataDir": str(data)}
+    unswept = world.service(
+        "unswept", storage=storage, **(quiet | {"worker": {"pollSeconds": 0.1, "sweepSeconds": 3600}})
+    )
+    for one in (service, unswept):
+        one.search_through_index_above(EXACT_ROWS)
     try:
         service.start()
         agent = Agent(service)
@@ -48,13 +53,18 @@ def test_after_an_older_backup_nothing_that_was_lost_is_found_and_no_row_has_a_v
         assert service.stop() == 0
 
         _copy_database(backup, data)
-        service.start()
+        unswept.start()
+        agent = Agent(unswept)
         found = [_found(agent, text) for text in ASKED]
         assert not any("walrus" in text for texts in found for text in texts)
         assert any("lamp" in text for texts in found for text in texts)
         _tell(agent, NEW)
         assert lost & set(index.wanted(data)[0]), "no number is given again: nothing is shown here"
         before = [_found(agent, text) for text in ASKED]
+        assert not index.is_whole(data), "these were asked beside the newer index"
+        assert unswept.stop() == 0
+        service.start()
+        agent = Agent(service)
         wait_for("the index", lambda: index.is_whole(data))
         after = [_found(agent, text) for text in ASKED]
         assert service.stop() == 0
