@@ -210,7 +210,9 @@ def exported(tx: Transaction) -> list[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("work", [conversation, facts, jobs, erasures, moving])
-async def test_no_statement_reads_a_whole_table(store: Store, work: Callable[[Transaction], None]) -> None:
+async def test_no_statement_reads_a_whole_table(target: Store, work: Callable[[Transaction], None]) -> None:
+    """A database of its own: plans go by the pages and the counts that earlier tests left in a shared one."""
+
     def explain(tx: Transaction) -> dict[str, list[str]]:
         assert isinstance(tx, RowTransaction)
         with recorded(tx) as statements:
@@ -225,7 +227,7 @@ async def test_no_statement_reads_a_whole_table(store: Store, work: Callable[[Tr
                 scans[sql] = found
         return scans
 
-    assert await store.storage.transact(explain) == {}
+    assert await target.storage.transact(explain) == {}
 
 
 async def test_a_claim_is_a_few_statements_however_long_the_queue_is(store: Store) -> None:
