@@ -108,7 +108,9 @@ async def bring_agent(visit: Visit) -> None:
         found += outcomes
         for answer in answers:
             if answer["receipt_id"] is not None:
-                target.receipts.append((None, answer["receipt_id"], {"facts": answer["erased"]}))
+                _, receipt = await target.ask(None, "GET", f"/v1/receipts/{answer['receipt_id']}")
+                equal("facts on the receipt of an import", receipt["erased"]["facts"], answer["erased"])
+                target.receipts.append((None, answer["receipt_id"], receipt["erased"]))
     arrivals = Arrivals(target.memory, visit.now)
     sessions = [session for session in source.memory.sessions.values() if session.place.agent == agent]
     for session in sessions:

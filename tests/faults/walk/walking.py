@@ -137,27 +137,33 @@ async def walked(seed: int, numbers: Sequence[int], opener: Opener) -> tuple[Wal
         return walk, None
 
 
-async def shrunk(seed: int, numbers: Sequence[int], opener: Opener, *, attempts: int = 150) -> tuple[list[str], str]:
-    """Return the shortest walk found that still goes wrong, in words, and how it goes wrong."""
+async def shrunk(seed: int, numbers: Sequence[int], opener: Opener, *, steps: int = 50_000) -> tuple[list[str], str]:
+    """Return the shortest walk found that still goes wrong, in words, and how it goes wrong.
+
+    It looks for as long as it has taken fewer than `steps` steps in all.
+    """
     best, words, message = list(numbers), ["(the whole walk)"], ""
-    last = 64
-    while last < len(best):  # what goes wrong seldom began long before
-        attempts -= 1
-        walk, error = await walked(seed, best[-last:], opener)
+    left = steps
+
+    async def goes_wrong(chosen: Sequence[int]) -> bool:
+        nonlocal best, words, message, left
+        walk, error = await walked(seed, chosen, opener)
+        left -= len(walk.taken)
         if error is not None:
-            best, words, message = best[-last:][: len(walk.taken)], walk.taken, f"{type(error).__name__}: {error}"
+            best, words = list(chosen[: len(walk.taken)]), walk.taken
+            message = f"{type(error).__name__}: {error}"
+        return error is not None
+
+    last = 64
+    while last < len(best) and left > 0:  # what goes wrong seldom began long before
+        if await goes_wrong(best[-last:]):
             break
         last *= 4
     part = max(1, len(best) // 2)
-    while attempts > 0 and part >= 1:
+    while left > 0 and part >= 1:
         start = 0
-        while start < len(best) and attempts > 0:
-            attempts -= 1
-            fewer = best[:start] + best[start + part :]
-            walk, error = await walked(seed, fewer, opener)
-            if error is None:
+        while start < len(best) and left > 0:
+            if not await goes_wrong(best[:start] + best[start + part :]):
                 start += part
-                continue
-            best, words, message = fewer[: len(walk.taken)], walk.taken, f"{type(error).__name__}: {error}"
         part //= 2
     return words, message
