@@ -169,12 +169,16 @@ ORDER BY u.name
 there are others.
 """
 _DROP = f"""
-WITH {_HELD}
+WITH held AS (
+    SELECT age(relfrozenxid) AS age FROM pg_catalog.pg_class
+    WHERE relname = %(name)s AND relnamespace = to_regnamespace(%(schema)s)
+)
 DELETE FROM {{unpurged}} AS u USING held
-WHERE u.name = %s AND u.xid = ANY(CAST(%s AS xid8[])) AND NOT {_IS_HELD}
+WHERE u.name = %(name)s AND u.xid = ANY(CAST(%(erasures)s AS xid8[])) AND NOT {_IS_HELD}
 """
-"""Drops the notes of a table that has been written anew: asked again, since a standby may have come with old snapshots
-of its own meanwhile.
+"""Drops the notes of a table that has been written anew. What the rewrite itself took for the oldest snapshot decides;
+Postgres keeps it as the table's `relfrozenxid`, and nothing in the table died before it. A standby may come with old
+snapshots of its own after `_LEFT`, and be gone again by now: what it kept is in the new file.
 """
 
 
@@ -201,7 +205,8 @@ def rewrite_postgres(
         try:
             with _bounded(connection, lock_seconds):
                 if _rewrite(connection, schema, name, order):
-                    dropped = connection.execute(sql.SQL(_DROP).format(unpurged=notes), [name, erasures]).rowcount
+                    written = {"name": name, "schema": f'"{schema}"', "erasures": erasures}
+                    dropped = connection.execute(sql.SQL(_DROP).format(unpurged=notes), written).rowcount
                     if dropped < len(erasures):
                         waiting.add("snapshot")
                 else:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from memory_service.contract.config import StorageConfig, StorageType
 from memory_service.contract.health import Part
+from memory_service.domain.owners import PairErasure
 from memory_service.errors import StorageUnavailable
-from memory_service.ports.records import ItemFilters, SearchQuery
+from memory_service.ports.records import ItemFilters, PurgeStep, SearchQuery
 from memory_service.ports.storage import Transaction
 from memory_service.storage import connections, external, threads
 from memory_service.storage.commits import Attempt
 from memory_service.storage.connections import Connections
 from memory_service.storage.external import ExternalStorage
 from memory_service.storage.postgres_tables import vectors_schema
+from memory_service.storage.purge import rewrite_postgres
 from memory_service.storage.threads import Writing
 from tests.conformance.test_external_only import append
 from tests.fakes.identity_world import eventually
 from tests.fakes.postgres import PostgresServer, fresh_database
-from tests.fakes.stores import SCHEMA, Backends, Store, external_config, pair_of
+from tests.fakes.stores import AGENT, SCHEMA, Backends, Store, external_config, pair_of
 
 
 async def found(store: Store) -> list[str]:
@@ -98,6 +103,69 @@ def _committed(store: Store) -> Attempt[None]:
 
 def _write_a_principal(connection: psycopg.Connection[tuple[object, ...]]) -> None:
     connection.execute(f"INSERT INTO {SCHEMA}.principals (hash, display) VALUES ('h', 'd')")
+
+
+class Watched(psycopg.Connection[Any]):
+    """A connection on which something happens before each table is written anew, and something else after it."""
+
+    before: Callable[[], None]
+    after: Callable[[], None]
+
+    def execute(self, query: Any, *arguments: Any, **options: Any) -> psycopg.Cursor[Any]:
+        is_rewrite = isinstance(query, sql.Composed) and query.as_string().startswith("CLUSTER")
+        if is_rewrite:
+            self.before()
+        done = super().execute(query, *arguments, **options)
+        if is_rewrite:
+            self.after()
+        return done
+
+
+async def test_a_purge_is_not_done_where_a_standby_came_as_it_began_and_had_gone_as_it_ended(
+    own_server: PostgresServer, tmp_path: Path
+) -> None:
+    store = Store(external_config(own_server.dsn))
+    await store.open()
+    await store.storage.transact(partial(append, text="xqzwv"))
+    standby = own_server.copy(tmp_path / "standby", follows=True)
+    try:
+        with psycopg.connect(standby.dsn) as reader:
+            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            reader.execute("SELECT 1")
+            erasure = PairErasure(AGENT, "")
+            await store.storage.transact(
+                lambda tx: tx.erasing.erase(erasure, receipt_id="r", asked_by=None, now=tx.now())
+            )
+            with Watched.connect(own_server.dsn, autocommit=True) as purging:
+                purging.before = partial(tell_of_snapshots, standby, own_server, "on")
+                purging.after = partial(tell_of_snapshots, standby, own_server, "off")
+                step = await asyncio.to_thread(rewrite_postgres, purging, SCHEMA)
+                assert step == PurgeStep(done=False, waiting_for=("snapshot",))
+                assert await asyncio.to_thread(is_in_files, own_server, b"xqzwv")
+        assert await store.storage.purge() == PurgeStep(done=True)
+        assert not await asyncio.to_thread(is_in_files, own_server, b"xqzwv")
+    finally:
+        await store.close()
+        standby.stop()
+
+
+def tell_of_snapshots(standby: PostgresServer, primary: PostgresServer, whether: str) -> None:
+    """Have a standby tell its primary of its snapshots, or have it stop, and wait until that has heard of it."""
+    with psycopg.connect(standby.dsn, autocommit=True) as admin:
+        admin.execute(f"ALTER SYSTEM SET hot_standby_feedback = {whether}".encode())
+        admin.execute("SELECT pg_reload_conf()")
+    heard = "SELECT backend_xmin IS NOT NULL FROM pg_stat_activity WHERE backend_type = 'walsender'"
+    with psycopg.connect(primary.dsn, autocommit=True) as admin:
+        while admin.execute(heard).fetchone() != (whether == "on",):
+            pass
+
+
+def is_in_files(server: PostgresServer, sought: bytes) -> bool:
+    """Return whether any file of the server's databases has this."""
+    with psycopg.connect(server.dsn, autocommit=True) as admin:
+        admin.execute("CHECKPOINT")
+    base = server.folder / "data" / "base"
+    return any(sought in path.read_bytes() for path in base.rglob("*") if path.is_file())
 
 
 async def test_a_role_that_gets_fewer_connections_than_the_pool_waits_for_its_own(own_server: PostgresServer) -> None:
