@@ -25,7 +25,6 @@ from memory_service.ports.storage import Transaction
 from memory_service.storage.encoding import vector_bytes
 from memory_service.storage.purge import rewrite_postgres
 from tests.fakes.corpora import link_of, searches_of
-from tests.fakes.postgres import wait_for_running_transactions
 from tests.fakes.stores import AGENT, ALICE, SCHEMA, Backends, Store, fact, pair_of, session_of, turn, uid, vector
 
 SECRET = "xqzwv"
@@ -90,13 +89,7 @@ async def fill_both(store: Store) -> None:
 async def erase(store: Store, receipt: str = "r1") -> None:
     erasure = PairErasure(session_of().agent, "")
     await store.storage.transact(lambda tx: tx.erasing.erase(erasure, receipt_id=receipt, asked_by=None, now=tx.now()))
-    await wait_for_other_tests(store)
-
-
-async def wait_for_other_tests(store: Store) -> None:
-    """Wait for whatever other tests write on the same server now: a purge waits for it."""
-    if store.config.type is StorageType.EXTERNAL:
-        await asyncio.to_thread(wait_for_running_transactions, str(store.config.dsn))
+    await store.wait_for_running_transactions()
 
 
 def files_of(store: Store) -> Mapping[Path, bytes]:
@@ -119,7 +112,7 @@ def holding(store: Store, sought: Sequence[bytes]) -> set[str]:
 
 
 async def purge_until_done(store: Store) -> PurgeStep:
-    await wait_for_other_tests(store)
+    await store.wait_for_running_transactions()
     for _ in range(20):
         step = await store.storage.purge()
         if step.done:

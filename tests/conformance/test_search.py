@@ -385,6 +385,7 @@ async def test_owners_found_to_be_searched_are_not_asked_about_again(store: Stor
             pools = [tx.search.facts(rows[pair], asked), tx.search.episodes([rows[pair]], asked, session=None)]
         return [len(pool.row_ids) for pool in pools], [sql for sql, _ in statements]
 
+    await store.wait_for_running_transactions()
     await store.storage.read(search)
     assert await store.storage.read(search) == ([1, 1], [])
     await write(store, session_of("s2"), "black tea")
@@ -544,6 +545,7 @@ async def test_a_search_after_a_write_reads_of_the_session_that_changed_alone(st
 
     async def after_a_write() -> int:
         await write(store, session_of("s0"), "tea")
+        await store.wait_for_running_transactions()
         return await store.storage.read(rows_read)
 
     await write(store, session_of("s0"), "tea")
@@ -552,6 +554,7 @@ async def test_a_search_after_a_write_reads_of_the_session_that_changed_alone(st
     beside_none = await after_a_write()
     for number in range(1, 61):
         await write(store, session_of(f"s{number}"), "milk")
+    await store.wait_for_running_transactions()
     await episodes(store, asked)
     assert await after_a_write() == beside_none
 

@@ -21,7 +21,7 @@ from memory_service.domain.owners import Owner
 from memory_service.ports.records import FactDraft, FactSource, TurnDraft, Vector
 from memory_service.ports.storage import Storage
 from memory_service.storage import open_storage
-from tests.fakes.postgres import fresh_database, template
+from tests.fakes.postgres import fresh_database, template, wait_for_running_transactions
 
 MODEL = "test-embedding"
 DIMENSION = 8
@@ -83,6 +83,11 @@ class Store:
     async def close(self) -> None:
         """Close the store."""
         await self.storage.close()
+
+    async def wait_for_running_transactions(self) -> None:
+        """Wait for whatever other tests write on the same server now: it holds back purges, and rows that are kept."""
+        if self.config.type is StorageType.EXTERNAL:
+            await asyncio.to_thread(wait_for_running_transactions, str(self.config.dsn))
 
 
 class Backends:
