@@ -33,12 +33,7 @@ def test_after_an_older_backup_nothing_that_was_lost_is_found_and_no_row_has_a_v
         "worker": {"pollSeconds": 0.1, "sweepSeconds": 0.1},
     }
     service = world.service(**quiet)
-    storage = {"type": "local", "dataDir": str(data)}
-    unswept = world.service(
-        "unswept", storage=storage, **(quiet | {"worker": {"pollSeconds": 0.1, "sweepSeconds": 3600}})
-    )
-    for one in (service, unswept):
-        one.search_through_index_above(EXACT_ROWS)
+    service.search_through_index_above(EXACT_ROWS)
     try:
         service.start()
         agent = Agent(service)
@@ -52,19 +47,20 @@ def test_after_an_older_backup_nothing_that_was_lost_is_found_and_no_row_has_a_v
         lost = set(sorted(index.held(data)[0])[-len(LOST) :])
         assert service.stop() == 0
 
+        newer = index.held(data)
         _copy_database(backup, data)
-        unswept.start()
-        agent = Agent(unswept)
+        service.arm("index-writes", "hold")
+        service.start()
+        wait_for("the index to be open, and about to be brought up to the rows", service.is_held)
         found = [_found(agent, text) for text in ASKED]
         assert not any("walrus" in text for texts in found for text in texts)
         assert any("lamp" in text for texts in found for text in texts)
-        _tell(agent, NEW)
+        _send(agent, NEW)
+        wait_for("the new rows' vectors", lambda: [len(rows) for rows in index.wanted(data)] == 2 * [len(KEPT + NEW)])
         assert lost & set(index.wanted(data)[0]), "no number is given again: nothing is shown here"
         before = [_found(agent, text) for text in ASKED]
-        assert not index.is_whole(data), "these were asked beside the newer index"
-        assert unswept.stop() == 0
-        service.start()
-        agent = Agent(service)
+        assert index.held(data) == newer, "these were asked beside the newer index"
+        service.disarm()
         wait_for("the index", lambda: index.is_whole(data))
         after = [_found(agent, text) for text in ASKED]
         assert service.stop() == 0
@@ -82,9 +78,14 @@ def test_after_an_older_backup_nothing_that_was_lost_is_found_and_no_row_has_a_v
 
 def _tell(agent: Agent, texts: list[str]) -> None:
     """Have each text as a fact and as a turn, all with their vectors."""
+    _send(agent, texts)
+    agent.wait_settled()
+
+
+def _send(agent: Agent, texts: list[str]) -> None:
+    """Have each text as a fact and as a turn; their vectors come by and by."""
     agent.call("POST", "/v1/facts/batch", {"facts": [{"text": text} for text in texts]})
     agent.write(texts[0].split()[1], texts)
-    agent.wait_settled()
 
 
 def _found(agent: Agent, query: str) -> list[str]:
