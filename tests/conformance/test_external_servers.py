@@ -215,14 +215,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CONNECT_SECONDS", 2)  # the least that the driver takes
 
 
+async def _unconfirmed(server: PostgresServer) -> Store:
+    """Return an open store with one turn, on a server that confirms no COMMIT from now on."""
+    store = Store(external_config(server.dsn, pool_size=4))
+    await store.open()
+    await store.storage.transact(partial(append, text="before"))
+    server.wait_for_standby("nobody")
+    return store
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_writes_that_no_standby_confirms_are_told_so_and_keep_no_read_and_no_end_waiting(
     own_server: PostgresServer,
 ) -> None:
-    store = Store(external_config(own_server.dsn, pool_size=4))
-    await store.open()
-    await store.storage.transact(partial(append, text="before"))
-    own_server.wait_for_standby("nobody")
+    store = await _unconfirmed(own_server)
     writes = [store.storage.transact(partial(append, text=f"{n}", session=f"s{n}")) for n in range(6)]
     lease = store.storage.transact(partial(append, text="urgent", session="u"), urgent=True)
     told = [str(one) for one in await asyncio.gather(*writes, lease, return_exceptions=True)]
@@ -248,10 +254,7 @@ async def test_writes_that_no_standby_confirms_are_told_so_and_keep_no_read_and_
 async def test_writes_whose_callers_went_while_no_standby_confirms_them_keep_no_other_waiting(
     own_server: PostgresServer,
 ) -> None:
-    store = Store(external_config(own_server.dsn, pool_size=4))
-    await store.open()
-    await store.storage.transact(partial(append, text="before"))
-    own_server.wait_for_standby("nobody")
+    store = await _unconfirmed(own_server)
     writes = [
         asyncio.create_task(store.storage.transact(partial(append, text=f"{n}", session=f"s{n}"))) for n in range(2)
     ]

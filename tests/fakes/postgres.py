@@ -39,6 +39,8 @@ _SETTINGS = {
 }
 _FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 _START_SECONDS = 60
+_WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+"""The server's processes whose COMMIT waits for a standby."""
 
 
 def binaries() -> Path:
@@ -141,21 +143,20 @@ class PostgresServer:
             admin.execute("SELECT pg_reload_conf()")
             # The server's processes hear of it one after another: it holds once a COMMIT waits, or none does. Only a
             # COMMIT of something that was written waits: a number of a transaction alone is not enough.
-            waiting = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
             while name:
                 committing = thread.submit(probe.execute, "SELECT pg_logical_emit_message(true, '', '')")
                 while not committing.done():
-                    if admin.execute(f"{waiting} AND pid = %s", [probe.info.backend_pid]).fetchone() != (0,):
+                    if (probe.info.backend_pid,) in admin.execute(_WAITING).fetchall():
                         probe.cancel()
                         committing.result(60)
                         return
-            while admin.execute(waiting).fetchone() != (0,):
+            while admin.execute(_WAITING).fetchall():
                 pass
 
     def waiting_for_standby(self) -> int:
         """Return how many COMMITs wait for a standby."""
         with psycopg.connect(self.dsn, autocommit=True) as admin:
-            return len(admin.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'").fetchall())
+            return len(admin.execute(_WAITING).fetchall())
 
     def copy(self, folder: Path, *, follows: bool) -> PostgresServer:
         """Return a started server with what this one has: one that goes on following it, or one by itself."""

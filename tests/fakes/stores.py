@@ -86,8 +86,13 @@ class Store:
 
     async def wait_for_running_transactions(self) -> None:
         """Wait for whatever other tests write on the same server now: it holds back purges, and rows that are kept."""
-        if self.config.type is StorageType.EXTERNAL:
-            await asyncio.to_thread(wait_for_running_transactions, str(self.config.dsn))
+        await wait_for_other_tests(self.config)
+
+
+async def wait_for_other_tests(config: StorageConfig) -> None:
+    """Wait for whatever other tests write now on the server of a store, if it has one."""
+    if config.type is StorageType.EXTERNAL:
+        await asyncio.to_thread(wait_for_running_transactions, str(config.dsn))
 
 
 class Backends:

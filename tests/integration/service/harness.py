@@ -33,8 +33,8 @@ from memory_service.operations.services import Services
 from memory_service.storage.folder import FolderLock
 from memory_service.worker.loop import Worker
 from tests.fakes.model_server import ModelServer
-from tests.fakes.postgres import fresh_database, template, wait_for_running_transactions
-from tests.fakes.stores import MovableClock
+from tests.fakes.postgres import fresh_database, template
+from tests.fakes.stores import MovableClock, wait_for_other_tests
 
 MODEL = "rules"
 SCHEMA = "memplane"
@@ -201,8 +201,7 @@ class Service:
 
     async def wait_for_running_transactions(self) -> None:
         """Wait for whatever other tests write on the same server now: a purge waits for it."""
-        if self.config.storage.type is StorageType.EXTERNAL:
-            await asyncio.to_thread(wait_for_running_transactions, str(self.config.storage.dsn))
+        await wait_for_other_tests(self.config.storage)
 
     async def purge(self, asker: Asker, receipt_id: str) -> Json:
         """Run the purge until the receipt says that it is done."""
